@@ -31,7 +31,7 @@ LEFT, RIGHT = "umbrella", "xylophone"  # They stand in no other text.
 # The modules that open a connection, and `starting`, which composes settings anew.
 REVEALING = {
     *("checkpoints/clients.py", "cli/application/command.py", "driver/starting.py", "ledger/database.py"),
-    *("tracking/dashboard.py", "tracking/mlflow_runs.py", "tracking/model_registry.py"),
+    *("tracking/mlflow_runs.py", "tracking/model_registry.py"),
     *("tracking/mlflow_client.py", "tracking/notification.py"),
 }
 

@@ -65,7 +65,6 @@ def test_a_ledger_that_fails_keeps_nobody_from_being_told(open_mine, server, mon
     def fail(*_):
         raise sqlalchemy.exc.OperationalError("select", {}, OSError("the disk is gone"))
 
-    monkeypatch.setattr("rltune.tracking.feed.AWAY_S", 0.2)  # for optuna-dashboard, which is told from the ledger
     with open_mine(f"notify=http://{server.host}/") as sweep, monkeypatch.context() as patch:
         patch.setattr(Ledger, "check_lease", fail)
         patch.setattr(Ledger, "sweep", fail)

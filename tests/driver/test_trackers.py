@@ -43,7 +43,6 @@ def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     made = ModuleType("own_tracker")
     made.Mine = type("Mine", (Tracker,), {})  # type: ignore[attr-defined]
     made.Same = type("Same", (Tracker,), {"name": "Mine"})  # type: ignore[attr-defined]
-    made.Shadow = type("Shadow", (Tracker,), {"name": "optuna-dashboard"})  # type: ignore[attr-defined]
     made.Unchecked, made.Unmade = Unchecked, Unmade  # type: ignore[attr-defined]
     made.Other = dict  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "own_tracker", made)
@@ -53,10 +52,10 @@ def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 @pytest.mark.parametrize(
     ("words", "kinds"),
     [
-        (("tracking.kinds=[]",), ["DashboardTracker"]),
-        (("tracking.kinds=[mlflow,tensorboard]",), ["MLflowTracker", "TensorBoardTracker", "DashboardTracker"]),
-        (("tracking=local",), ["MLflowTracker", "DashboardTracker"]),
-        (("tracking.kinds=[own_tracker:Mine]", "notify=http://h"), ["Mine", "NotificationTracker", "DashboardTracker"]),
+        (("tracking.kinds=[]",), []),
+        (("tracking.kinds=[mlflow,tensorboard]",), ["MLflowTracker", "TensorBoardTracker"]),
+        (("tracking=local",), ["MLflowTracker"]),
+        (("tracking.kinds=[own_tracker:Mine]", "notify=http://h"), ["Mine", "NotificationTracker"]),
     ],
 )
 def test_each_tracker_of_the_settings_is_opened(
@@ -64,8 +63,8 @@ def test_each_tracker_of_the_settings_is_opened(
 ) -> None:
     with open_mine("certify=off", *words) as sweep:
         assert [type(feed.tracker).__name__ for feed in sweep.tracker._feeds] == kinds
-        assert {feed.tracker.sweep.name for feed in sweep.tracker._feeds} == {"mine"}
-        assert {feed.tracker.sweep.params["algo"] for feed in sweep.tracker._feeds} == {"ppo"}
+        shown = {(feed.tracker.sweep.name, feed.tracker.sweep.params["algo"]) for feed in sweep.tracker._feeds}
+        assert shown <= {("mine", "ppo")}
         sweep.tracker.abandon()  # None of them has to show this sweep.
 
 
@@ -79,7 +78,6 @@ def test_each_tracker_of_the_settings_is_opened(
         ("os:system", "is no tracker"),
         ("tensorboard,tensorboard", "TensorBoard"),
         ("own_tracker:Mine,own_tracker:Same", "Mine"),
-        ("own_tracker:Shadow", "optuna-dashboard"),
         ("own_tracker:Unchecked", "boom"),
     ],
 )

@@ -15,7 +15,7 @@ import postgres
 import psutil
 import pytest
 from ended import damage_table
-from ledger import SPACE, add_reports, ask, make_ledger
+from ledger import add_reports, ask, make_ledger
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
@@ -25,8 +25,6 @@ from rltune.ledger import database
 from rltune.ledger.database import choose_journal, connect_ledger, find_network_file_system
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.storage import open_ledger, set_journal, start_ledger
-from rltune.tracking.dashboard import DashboardTracker
-from rltune.tracking.tracker import SweepDescription
 
 
 @pytest.fixture
@@ -54,26 +52,22 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def drive(folder: Path, *, new: bool, shared: bool = False) -> tuple[str, str]:
-    """Do what a driver does; return the journals of ledger and study while it is at work."""
+def drive(folder: Path, *, new: bool, shared: bool = False) -> str:
+    """Do what a driver does; return the journal of the ledger while it is at work."""
     with closing(start_ledger(None, folder, new=new)) as ledger:
         set_journal(ledger, shared)
-        sweep = SweepDescription("sweep", "key", folder, ledger, "cartpole")
-        tracker = DashboardTracker(sweep, None, SPACE.distributions(), shared=shared)
-        tracker.open()
-        with closing(tracker):
-            number, _ = ask(ledger)
-            add_reports(ledger, number, {100: 1.0})
-            return mode_of(folder / "ledger.db"), mode_of(folder / "study.db")
+        number, _ = ask(ledger)
+        add_reports(ledger, number, {100: 1.0})
+        return mode_of(folder / "ledger.db")
 
 
 def test_a_disk_that_other_hosts_see_has_a_rollback_journal(folder: Path) -> None:
-    assert drive(folder, new=True, shared=True) == ("delete", "delete")
-    assert drive(folder, new=False) == ("wal", "wal"), "resumed on this machine alone"
+    assert drive(folder, new=True, shared=True) == "delete"
+    assert drive(folder, new=False) == "wal", "resumed on this machine alone"
 
 
 def test_on_a_local_disk_readers_do_not_block_the_sweep(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert drive(folder, new=True) == ("wal", "wal")
+    assert drive(folder, new=True) == "wal"
     assert "PostgreSQL" not in caplog.text
 
 
@@ -85,18 +79,18 @@ def test_on_a_network_file_system_the_journal_is_plain(
 ) -> None:
     mount(**{str(folder): kind})
     with caplog.at_level(logging.WARNING, "rltune"):
-        assert drive(folder, new=True) == ("delete", "delete")
+        assert drive(folder, new=True) == "delete"
     assert not list(folder.glob("*-wal"))
     assert f"({kind})" in caplog.text
     assert "study.storage=postgresql" in caplog.text
 
 
 def test_a_sweep_that_was_moved_gets_the_journal_of_its_new_place(folder: Path, mount) -> None:
-    assert drive(folder, new=True) == ("wal", "wal")
+    assert drive(folder, new=True) == "wal"
     mount(**{str(folder): "nfs4"})
-    assert drive(folder, new=False) == ("delete", "delete")
+    assert drive(folder, new=False) == "delete"
     mount()
-    assert drive(folder, new=False) == ("wal", "wal")
+    assert drive(folder, new=False) == "wal"
 
 
 def test_a_reader_leaves_the_journal_as_the_driver_chose_it(folder: Path, mount) -> None:

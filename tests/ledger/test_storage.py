@@ -111,7 +111,6 @@ def test_a_file_that_is_no_database_is_named(folder: Path) -> None:
 @pytest.mark.parametrize("settings", ["study: [half", "study: {storage: null}"], ids=["damaged", "of an older format"])
 def test_settings_that_cannot_be_read_are_named(settings: str, folder: Path) -> None:
     (folder / "config.yaml").write_text(settings)
-    (folder / "study.db").touch()
     with pytest.raises(StudyError, match=r"config\.yaml"):
         open_ledger(folder)
     assert not (folder / "ledger.db").exists()

@@ -105,7 +105,7 @@ def make_sweep(folder: Path, *words: str, share: Share = SHARE, num_slots: int =
 def drive_sweep(folder: Path, *words: str, stream: TextIO | None = None) -> Iterator[OpenSweep]:
     """Open a sweep and close it as its driver does, with a lease and with the driver's chores.
 
-    Its trackers are opened only if an override names some: that of optuna-dashboard takes a tenth of a second.
+    Its trackers are opened only if an override names some.
 
     Args:
         folder: The sweep's folder, as for `plan_of`.

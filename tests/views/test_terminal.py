@@ -32,7 +32,6 @@ def test_the_end_of_a_certified_sweep(one_terminal, tmp_path, monkeypatch, golde
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("shutil.which", lambda program: str(Path(sys.executable).parent / program))
     folder = write_bounded(tmp_path / "s")
-    (folder / "study.db").touch()
     (folder / "report").mkdir()
     (folder / "report" / "index.html").touch()
     record = make_certification(failed_seeds=(16,), trial=2)

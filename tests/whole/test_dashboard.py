@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,8 @@ from toy import HURRY
 from rltune.errors import StudyError
 from rltune.ledger.storage import open_ledger
 from rltune.records import TrialRecord
+from rltune.views.study import write_study
+from rltune.views.sweep_view import load_view
 
 pytestmark = pytest.mark.nightly
 
@@ -50,18 +51,15 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Shown]:
     sweep, readings = folder / "outputs" / "toy", {}
     driver = start_sweep("run", folder, *WORDS)
     try:
-        wait_until(lambda: driver.poll() is not None or has_study(sweep))
-        with run_dashboard(sweep / "study.db") as read_trials:  # imports, which the slow trials must not wait for
-            wait_until(lambda: driver.poll() is not None or is_half_done(sweep))
-            wait_until(lambda: driver.poll() is not None or len(read_trials()) == NUM_QUICK)
-            readings["running"] = (read_records(sweep), read_trials())
-            assert driver.poll() is None
-            driver.kill()
-            driver.wait()
-            readings["killed"] = (read_records(sweep), read_trials())
-            code, said = finish(start_sweep("resume", folder, **{HURRY: "1"}))
-            assert code == 0, said
-            readings["finished"] = (read_records(sweep), read_trials())
+        wait_until(lambda: driver.poll() is not None or is_half_done(sweep))
+        readings["running"] = read_moment(sweep)
+        assert driver.poll() is None
+        driver.kill()
+        driver.wait()
+        readings["killed"] = read_moment(sweep)
+        code, said = finish(start_sweep("resume", folder, **{HURRY: "1"}))
+        assert code == 0, said
+        readings["finished"] = read_moment(sweep)
     finally:
         driver.kill()
     return readings
@@ -78,11 +76,11 @@ def read_records(sweep: Path) -> list[TrialRecord]:
     return records
 
 
-def has_study(sweep: Path) -> bool:
-    """Whether the dashboard's study is there."""
-    with suppress(sqlite3.Error), closing(sqlite3.connect(f"file:{sweep / 'study.db'}?mode=ro", uri=True)) as study:
-        return bool(study.execute("SELECT count(*) FROM studies").fetchone()[0])
-    return False
+def read_moment(sweep: Path) -> Shown:
+    """The ledger's trials, and those that a dashboard shows of the file that a command writes now."""
+    records, study = read_records(sweep), write_study(load_view(sweep))
+    with run_dashboard(study) as read_trials:
+        return records, read_trials()
 
 
 def is_half_done(sweep: Path) -> bool:

@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import optuna
 import postgres
 import pytest
 from checkpoints import make_sweep
@@ -39,9 +38,6 @@ from rltune.records import Report
 from rltune.search.sampler_view import tell_as_pruned
 from rltune.search.space import parse_space
 from rltune.service.submissions import Submissions
-from rltune.tracking.dashboard import DashboardTracker
-from rltune.tracking.feed import Feed
-from rltune.tracking.tracker import SweepDescription
 
 pytestmark = pytest.mark.skipif(bool(postgres.missing()), reason=postgres.missing())
 
@@ -71,16 +67,12 @@ def test_sweeps_that_start_together_on_an_empty_database_keep_every_report(addre
         try:
             ledger = Ledger(url, f"sweep-{sweep}", create=True)
             study = OptunaStudy(ledger.trials, tell_as_pruned, SPACE.distributions())
-            sweep_shown = SweepDescription(ledger.name, ledger.sweep().key, Path(), ledger, "cartpole")
-            feed = Feed(DashboardTracker(sweep_shown, url, SPACE.distributions()), ledger, Path())
             for number in range(2):
                 drawn = study.propose({}, RandomSampler(), SPACE.draw).drawn
                 ledger.trials.add(SPACE.decode(drawn), [number], drawn=drawn)
                 for step in range(100, 600, 100):
                     ledger.trials.add_report(Report(number, step, float(step + sweep)))
                 study.tell(ledger.trials.end(number, "COMPLETE", "whole budget"))
-            feed.begin_close("FINISHED")
-            assert feed.wait_closed(60.0)
             ledger.close()
         except Exception as error:
             errors.append(error)
@@ -97,8 +89,6 @@ def test_sweeps_that_start_together_on_an_empty_database_keep_every_report(addre
             {step: float(step + sweep) for step in range(100, 600, 100)}
         ] * 2
         ledger.close()
-        derived = optuna.load_study(study_name=f"sweep-{sweep}", storage=url)
-        assert [trial.value for trial in derived.trials] == [500.0 + sweep] * 2, "the last report"
 
 
 def test_a_policy_is_found_in_a_sweep_whose_ledger_is_there(

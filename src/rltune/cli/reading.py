@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -114,13 +115,27 @@ def watch(settings: RequestConfig) -> Answer:
     return Answer({**data, "exit_code": code}, exit_code=code)
 
 
-@command("report sweep=latest", SweepConfig)
-def report(settings: SweepConfig) -> Answer:
+@dataclass
+class ReportConfig(SweepConfig):
+    """The settings of conf/report.yaml."""
+
+    dashboard: bool = False
+
+
+@command("report sweep=latest", ReportConfig)
+def report(settings: ReportConfig) -> Answer:
     """Write the report page of a sweep's present state, also while the sweep runs."""
     ref = make_sweep_ref(settings)
     folder = ref.folder()
     from rltune.views import html  # Imported after the name is checked, because SQLAlchemy loads slowly.
 
+    if settings.dashboard:
+        from rltune.views.study import write_study
+        from rltune.views.sweep_view import load_view
+
+        address = f"sqlite:///{write_study(load_view(folder, ref.ledger_url))}"
+        hint = "" if shutil.which("optuna-dashboard") else "   # pip install optuna-dashboard"
+        return Answer({"study": address}, lambda: print(f"optuna-dashboard {address}{hint}"))
     page = html.write_report(folder, ledger_url=ref.ledger_url) / html.PAGE
     return Answer({"report": page}, lambda: print(page))
 

@@ -12,7 +12,6 @@ from rltune.config.settings_file import format_settings
 from rltune.driver.provenance import list_versions, read_git_commit
 from rltune.errors import ConfigError, RltuneError, choices, describe_exception, nearest
 from rltune.search.conditions import format_yaml_value
-from rltune.tracking.dashboard import DashboardTracker
 from rltune.tracking.feed import Feeds
 from rltune.tracking.mlflow_tracker import NOTE_TAG
 from rltune.tracking.notification import NotificationTracker, check_target
@@ -30,7 +29,7 @@ def check_trackers(tracking: TrackingConfig, notify: str | None) -> None:
     Raises:
         RltuneError: A tracker cannot be imported or does not work with the settings, or two have the same name.
     """
-    trackers: list[type[Tracker]] = [*_import_trackers(tracking.kinds), NotificationTracker, DashboardTracker]
+    trackers: list[type[Tracker]] = [*_import_trackers(tracking.kinds), NotificationTracker]
     names = [tracker.name for tracker in trackers]
     if repeated := next((name for name in names if names.count(name) > 1), None):
         raise ConfigError(
@@ -94,8 +93,6 @@ def open_trackers(plan: Plan, ledger: Ledger, store: Store, is_urgent: Callable[
             trackers.append(tracker(description))
     if plan.notify:
         trackers.append(NotificationTracker(description, plan.notify))
-    distributions, shared = plan.space.distributions(), plan.is_folder_shared()
-    trackers.append(DashboardTracker(description, plan.ledger_url, distributions, shared))
     return Feeds(ledger, store, trackers, is_urgent)
 
 

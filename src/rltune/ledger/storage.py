@@ -19,12 +19,10 @@ from rltune.ledger.ledger import Ledger
 from rltune.ledger.sweep_folder import LEDGER, SETTINGS
 from rltune.secrets import lacks_login
 
-STUDY = "study.db"
 
-
-def make_storage_url(configured: str | None, folder: Path, file: str = LEDGER) -> str:
-    """Return the configured URL of the ledger or Optuna study, or else that of a SQLite file in the sweep's folder."""
-    return configured or f"sqlite:///{folder / file}"
+def make_storage_url(configured: str | None, folder: Path) -> str:
+    """Return the configured URL of the ledger, or else that of its SQLite file in the sweep's folder."""
+    return configured or f"sqlite:///{folder / LEDGER}"
 
 
 def open_ledger(folder: str | Path, ledger_url: str | None = None) -> Ledger:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +48,8 @@ def _describe_next_steps(view: SweepView, tracking_uri: str | None, resume: str 
         steps.append(("test it on more seeds", f"{command} certify.seeds={seeds}"))
     if tracking_uri and "://" in tracking_uri:
         steps.append(("compare the trials", _suggest_mlflow(tracking_uri)))
-    if (study := view.folder / "study.db").exists():
-        hint = "" if shutil.which("optuna-dashboard") else "   # pip install optuna-dashboard"
-        steps.append(("look at the study", f"optuna-dashboard sqlite:///{_shorten_path(study)}{hint}"))
+    if any(trial.has_ended for trial in view.trials):
+        steps.append(("look at the study", spell_command(f"report sweep={sweep} dashboard=true")))
     if view.ranked:
         steps.append((f"test the {view.winner_word}", spell_command(f"evaluate policy=sweep:{sweep}")))
         steps.append(("use it in Python", _spell_loading(view, tracking_uri)))
