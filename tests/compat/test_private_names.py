@@ -32,6 +32,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "ray._private.services:get_node": ("gcs_address", "node_id"),
     "ray._private.services:start_api_server": ("include_dashboard",),
     "ray._private.services:start_raylet": (),
+    "ray._private.services:_site_flags": (),
     "ray._private.services:_get_gcs_client_options": ("gcs_server_address",),
     "ray._private.state:GlobalState._initialize_global_state": ("gcs_options",),
     "ray._private.state:GlobalState.node_table": (),

@@ -76,6 +76,7 @@ def test_workers_start_by_our_script_once_the_raylet_is_known(monkeypatch):
     monkeypatch.setattr(services, "start_raylet", lambda: SimpleNamespace(process=SimpleNamespace(pid=4711)))
     with start_workers_by("/x/entry.py", seen.append):
         assert parameter.RayParams().worker_path == "/x/entry.py"
+        assert services._site_flags() == ["-S"]
         services.start_raylet()
     assert seen == [4711]
 

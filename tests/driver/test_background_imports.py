@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from pathlib import Path
 
 import pytest
 
-from rltune.driver.background_imports import ImportAhead
+from rltune.driver.background_imports import LOADED_BEFORE_FORK, ImportAhead
 
 pytestmark = pytest.mark.fast
 
@@ -25,3 +26,10 @@ def test_broken_modules_are_passed_over(tmp_path: Path, monkeypatch: pytest.Monk
     assert "whole_one" in sys.modules
     assert "broken_one" not in sys.modules
     del sys.modules["whole_one"]
+
+
+@pytest.mark.parametrize("name", LOADED_BEFORE_FORK)
+def test_each_module_that_is_loaded_before_a_fork_exists(name: str) -> None:
+    module, _, function = name.partition(":")
+    assert importlib.util.find_spec(module)
+    assert not function or callable(getattr(importlib.import_module(module), function))

@@ -1,16 +1,16 @@
 """The script that Ray starts as a worker: has the fork server fork a worker in its place, and ends.
 
-Every process of every trial runs this script first, so it imports nothing slow and nothing of rltune. If no fork server
+Every process of every trial runs this script first, so it imports nothing slow and nothing of rltune, and Python starts
+without installed packages (``-S``). If no fork server
 answers, then the script becomes Ray's own worker.
 """
 
 from __future__ import annotations
 
-import json
+import marshal
 import os
 import socket
 import sys
-from collections.abc import Mapping
 
 # Environment variables: the fork server's socket, Ray's own worker script, and the modules that the fork server imports
 # before it forks workers, with the functions that it calls then.
@@ -30,7 +30,7 @@ def request_worker(address: str, arguments: list[str]) -> bool:
     Returns:
         Whether a worker was forked.
     """
-    request = {"arguments": arguments, "environment": dict(os.environ), "folder": os.getcwd()}
+    request: dict[str, object] = {"arguments": arguments, "environment": dict(os.environ), "folder": os.getcwd()}
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(address)
@@ -40,9 +40,9 @@ def request_worker(address: str, arguments: list[str]) -> bool:
         return False
 
 
-def send_request(connection: socket.socket, request: Mapping[str, object], streams: list[int]) -> None:
-    """Send a request to the fork server: its length with the file descriptors of the streams, then its JSON."""
-    content = json.dumps(request).encode()
+def send_request(connection: socket.socket, request: dict[str, object], streams: list[int]) -> None:
+    """Send a request to the fork server: its length with the file descriptors of the streams, then its content."""
+    content = marshal.dumps(request)
     socket.send_fds(connection, [len(content).to_bytes(8, "little")], streams)
     connection.sendall(content)
 

@@ -65,6 +65,12 @@ def find_version(library: str) -> str:
     return importlib.metadata.version(library)
 
 
+def read_versions() -> None:
+    """Read the versions of all libraries in `TESTED`, which forked processes then know."""
+    for library in TESTED:
+        find_version(library)
+
+
 @contextmanager
 def replace_names(owner: Any, **others: Any) -> Iterator[None]:
     """Set attributes of a module or class while the context is open, and restore them afterwards.

@@ -11,8 +11,14 @@ import contextlib
 import importlib
 from collections.abc import Callable
 
-LOADED_BEFORE_FORK = ("rltune.engine.kernels.compiler:load_compiled_kernels",)
-"""Functions that the fork server calls after its imports, so that no worker has to."""
+LOADED_BEFORE_FORK = (
+    *("ray.rllib.connectors.module_to_env", "ray.rllib.core.models.torch.encoder", "ray.rllib.core.models.torch.heads"),
+    *("ray.rllib.core.models.torch.primitives", "ray.rllib.utils.lambda_defaultdict", "rltune.engine.sampling.remote"),
+    *("rltune.envs.atari", "rltune.envs.restarts"),
+    "rltune.compat.patching:read_versions",
+    "rltune.engine.kernels.compiler:load_compiled_kernels",
+)
+"""What else the fork server imports, and the functions that it calls then, so that no worker has to."""
 NEEDED_AT_END = ("rltune.policies.policy", "rltune.views.plotly_figures")
 
 
