@@ -12,8 +12,8 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass, is_dataclass
+from pathlib import Path, PurePath
 from typing import Any
 
 STATE_WORDS = {
@@ -207,3 +207,25 @@ class TextTable:
         """Return the table in Markdown."""
         lines = [self.headings, tuple("---" for _ in self.headings), *self.rows]
         return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def to_plain(value: Any) -> Any:
+    """Convert a value to dictionaries, lists, strings, numbers, booleans and None, as JSON needs."""
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(nested) for key, nested in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return to_plain(asdict(value))
+    if hasattr(value, "_asdict"):
+        return to_plain(value._asdict())
+    if isinstance(value, list | tuple | set | frozenset):
+        return [to_plain(part) for part in value]
+    # NumPy's scalars and arrays have a method `tolist`.
+    if hasattr(value, "tolist"):
+        return to_plain(value.tolist())
+    return str(value)

@@ -20,6 +20,9 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
+from rltune.views import description
+from rltune.views.sweep_view import load_view
+
 GOLDEN = Path(__file__).parent
 ROOT = Path(__file__).parents[2]
 COMMANDS = sorted(path.stem for path in (ROOT / "sweeps").glob("*.py") if path.stem != "__init__")
@@ -103,6 +106,9 @@ def test_the_summary_stays_as_it_is(sweep: tuple[Path, str]) -> None:
     folder, _ = sweep
     summary = json.loads((folder / "outputs" / "golden" / "summary.json").read_text())
     compare("summary.json", to_json(summary, folder))
+    described = description.describe(load_view(folder / "outputs" / "golden"))
+    trials = {key: described["trials"][key] for key in summary["trials"]}
+    assert {key: described[key] for key in summary} | {"trials": trials} == summary, "show json=true says the same"
 
 
 def test_the_rows_of_the_ledger_stay_as_they_are(sweep: tuple[Path, str]) -> None:

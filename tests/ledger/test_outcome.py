@@ -71,6 +71,8 @@ def test_the_summary_file_has_what_it_promises(tmp_path):
         "environment",
         "seed",
         "began",
+        "unregistered",
+        "version",
     }
     assert set(summary["cost"]) >= {"env_steps", "env_steps_saved", "train_s", "wall_s", "slots", "efficiency"}
     assert {"trial", "params", "objective"} <= set(summary["winner"])

@@ -72,7 +72,7 @@ def test_the_sweep_of_a_release_is_shown_listed_and_reported(
     answer = type_words(monkeypatch, capsys, release, "show", "sweep=first")
     assert select_facts(answer) == approximate(recorded)
     (listed,) = type_words(monkeypatch, capsys, release, "list")["sweeps"]
-    assert (listed["name"], listed["state"], listed["trials"]["total"]) == ("first", "complete", 3)
+    assert (listed["name"], listed["status"], listed["trials"]["total"]) == ("first", "complete", 3)
     assert listed["best"] == approximate(recorded["best"])
     page = Path(type_words(monkeypatch, capsys, release, "report", "sweep=first")["report"]).read_text()
     assert f"{recorded['best']['score']:.1f}" in page

@@ -40,10 +40,11 @@ KEPT = ("config.yaml", "ledger.db", "summary.json", "certification.*", "trials",
 
 def select_facts(sweep: Mapping[str, Any]) -> dict[str, Any]:
     """Select what later versions have to know of a sweep, from what ``rltune show json=true`` prints."""
-    keys = ("name", "state", "algorithm", "environment", "seed", "env_steps", "command", "best", "certified")
+    keys = ("name", "status", "algorithm", "environment", "seed", "env_steps", "command", "best")
     trial_keys = ("trial", "state", "score", "env_steps", "params")
     return {
         **{key: sweep[key] for key in keys},
+        "certified": {key: value for key, value in sweep["certified"]["configurations"][0].items() if key != "scores"},
         "trials": [{key: trial[key] for key in trial_keys} for trial in sweep["trials_best_first"]],
         "winner": {key: sweep["winner"][key] for key in ("trial", "params", "objective", "checkpoint")},
     }

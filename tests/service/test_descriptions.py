@@ -70,9 +70,12 @@ def test_progress_counts_ended_trials_and_the_steps_of_running_ones(folder: Serv
 
     def progress() -> tuple[Any, ...]:
         (sweep,) = views.list(queue.list())
-        return sweep["percent"], sweep["trials_ended"], sweep["trials"], sweep["best"], sweep["env_steps"]
+        if (part := sweep["sweep"]) is None:
+            return ()
+        trials = part["trials"]
+        return part["percent"], trials["ended"], trials["planned"], part["best"]["score"], part["env_steps"]
 
-    assert progress() == (0, 0, 0, None, 0)
+    assert progress() == ()
     write_sweep(folder.sweeps / "s", 2, None, "running", "budget.trials=4")
     assert progress() == (50, 2, 4, pytest.approx(10.0), 1400)
     with closing(open_ledger(folder.sweeps / "s")) as ledger:
@@ -93,7 +96,7 @@ def test_an_extended_sweep_is_not_whole_and_starts_until_its_ledger_runs(
     def change(**values: Any) -> tuple[str, int, int]:
         queue.change(queue.get("s"), **values)
         (sweep,) = views.list(queue.list())
-        return sweep["in_words"], sweep["percent"], sweep["trials"]
+        return sweep["in_words"], sweep["sweep"]["percent"], sweep["sweep"]["trials"]["planned"]
 
     queue.add("s", ["budget.trials=4"])
     with closing(open_ledger(folder.sweeps / "s")) as ledger:
@@ -148,4 +151,4 @@ def test_fifty_sweeps_are_listed_in_a_second_once_they_were_read(folder: Service
     began = time.process_time()
     shown = views.list(queue.list())
     assert time.process_time() - began < 1
-    assert [one["best"] for one in shown] == pytest.approx([110.0] * 50)
+    assert [one["sweep"]["best"]["score"] for one in shown] == pytest.approx([110.0] * 50)

@@ -73,7 +73,7 @@ def test_page_list_and_rest_say_which_ledger_does_not_answer(service: Serviced, 
     since = sweeps["silent"]["stale_since"]
     assert [since in page.text for page in pages] == [True, False, True]
     assert sweeps["good"]["stale_since"] is None
-    assert [sweep["trials_ended"] for sweep in sweeps.values()] == [2, 2]
+    assert [sweep["sweep"]["trials"]["ended"] for sweep in sweeps.values()] == [2, 2]
 
 
 def test_the_form_offers_the_options_of_each_group(

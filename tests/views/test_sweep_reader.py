@@ -22,7 +22,7 @@ from rltune.ledger.ledger import Ledger
 from rltune.ledger.outcome import Outcome
 from rltune.ledger.storage import open_ledger
 from rltune.ledger.sweep_ref import SweepRef
-from rltune.views.plain import describe_plainly
+from rltune.views.description import summarize
 from rltune.views.sweep_reader import SweepReader
 from rltune.views.sweep_view import SweepView, load_view
 from rltune.views.tables import list_sweeps
@@ -132,7 +132,7 @@ def test_a_sweep_whose_driver_was_killed_is_interrupted(tmp_path: Path, capsys: 
     for view in (read(reader, folder), read(SweepReader(), folder), load_view(folder)):
         assert (view.status, view.trials[-1].state_word) == ("interrupted", "interrupted")
         assert view.outcome is None
-        assert describe_plainly(view)["state"] == "interrupted"
+        assert summarize(view)["status"] == "interrupted"
         list_sweeps(SweepRef("s", tmp_path), {folder: view})
         assert "interrupted" in capsys.readouterr().out
 

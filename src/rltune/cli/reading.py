@@ -55,7 +55,7 @@ def list_sweeps(settings: ServedConfig) -> Answer:
     every, is_served = list_submissions(settings)
     submissions = [submission for submission in every if submission["state"] in ("running", "queued", "refused")]
     from rltune.views import tables
-    from rltune.views.plain import describe_plainly
+    from rltune.views.description import summarize
 
     ref = make_sweep_ref(settings)
     views = tables.read_sweeps(ref)
@@ -65,9 +65,9 @@ def list_sweeps(settings: ServedConfig) -> Answer:
         tables.list_sweeps(ref, views)
 
     sweeps = [
-        {"name": folder.name, "state": None, "folder": folder, **view.to_dict()}
+        {"name": folder.name, "status": None, "folder": folder, **view.to_dict()}
         if isinstance(view, RltuneError)
-        else describe_plainly(view)
+        else summarize(view)
         for folder, view in views.items()
     ]
     return Answer({"sweeps": sweeps, "submissions": submissions, "service": is_served}, show)
@@ -85,9 +85,9 @@ def show(settings: RequestConfig) -> Answer:
         if (submission := find_submission(settings)) and not submission["has_folder"]:
             return Answer(submission, lambda: print_submission(submission))
         raise
-    from rltune.views.plain import describe_with_trials
+    from rltune.views.description import describe
 
-    return Answer(describe_with_trials(view), lambda: show_sweep(view))
+    return Answer(describe(view), lambda: show_sweep(view))
 
 
 @command("watch sweep=latest", RequestConfig)
@@ -103,7 +103,7 @@ def watch(settings: RequestConfig) -> Answer:
             raise
         code = EXIT_CODES.get(submission["state"], EXIT_TRY_AGAIN)
         return Answer({**submission, "exit_code": code}, lambda: print_submission(submission), code)
-    from rltune.views.plain import describe_with_trials
+    from rltune.views.description import describe
     from rltune.views.tables import read_sweep
 
     code = watch_sweep(ref)
@@ -111,7 +111,7 @@ def watch(settings: RequestConfig) -> Answer:
     with contextlib.suppress(StudyError):  # There may be no folder on this machine if the ledger is in a database.
         view = read_sweep(ref)
         # Only the watch has noticed it if the driver died on another machine.
-        data = describe_with_trials(view.end_as("interrupted") if code == EXIT_CODES["interrupted"] else view)
+        data = describe(view.end_as("interrupted") if code == EXIT_CODES["interrupted"] else view)
     return Answer({**data, "exit_code": code}, exit_code=code)
 
 

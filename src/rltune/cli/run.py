@@ -117,10 +117,10 @@ def answer_outcome(outcome: Outcome, ledger_url: str | None) -> Answer:
     """Make the command's answer from a sweep's outcome: the fields of ``show``, and the exit code."""
     data: dict[str, Any] = {}
     if wants_json():
-        from rltune.views.plain import describe_with_trials
+        from rltune.views.description import describe
         from rltune.views.sweep_view import load_view
 
-        data = describe_with_trials(load_view(outcome.folder, ledger_url))
+        data = describe(load_view(outcome.folder, ledger_url))
     return Answer({**data, "exit_code": outcome.exit_code}, exit_code=outcome.exit_code)
 
 

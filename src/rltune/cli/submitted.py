@@ -109,10 +109,10 @@ def print_submissions(submissions: Sequence[Mapping[str, Any]], is_served: bool)
     # A sweep whose service was killed in the middle of its start is started again by the next service.
     waiting = [submission for submission in submissions if submission["state"] == "queued" or submission["starting"]]
     for submission in submissions if is_served else waiting:
-        if submission["state"] == "running" and submission["trials"]:
-            ended = f"{submission['trials_ended']} of {submission['trials']} trials ended"
-            best = format_objective(submission["best"])
-            print(f"{submission['name']}: {submission['in_words']}, {submission['percent']}%, {ended}, best {best}")
+        if submission["state"] == "running" and (sweep := submission["sweep"]):
+            ended = f"{sweep['trials']['ended']} of {sweep['trials']['planned']} trials ended"
+            best = format_objective(sweep["best"] and sweep["best"]["score"])
+            print(f"{submission['name']}: {submission['in_words']}, {sweep['percent']}%, {ended}, best {best}")
         else:
             print_state(submission)
     if waiting and not is_served:

@@ -18,6 +18,9 @@ from rltune.ledger.ranking import find_front, find_nearest
 from rltune.records import TrialRecord
 
 EXIT_WINNER, EXIT_NONE = 0, 1
+# Of the description of a sweep for programs, see docs/automation.md. It is raised when a key is renamed or removed, or
+# when its values change their meaning, and not when a key is added.
+DESCRIPTION_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,8 @@ class Outcome:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of ``summary.json``."""
-        return {key: value for key, value in asdict(self).items() if key not in ("folder", "exit_code")}
+        content = {key: value for key, value in asdict(self).items() if key not in ("folder", "exit_code")}
+        return {"version": DESCRIPTION_VERSION, **content}
 
     def save(self) -> None:
         """Write ``summary.json`` atomically."""
@@ -82,6 +86,7 @@ def load_outcome(folder: Path) -> Outcome | None:
     """Load the outcome of a sweep from its ``summary.json``; None if the file is missing or unreadable."""
     try:
         content = json.loads((folder / "summary.json").read_text())
+        content.pop("version", None)
         exit_code = EXIT_WINNER if content["winner"] and content["status"] != "failed" else EXIT_NONE
         return Outcome(**content, folder=folder, exit_code=exit_code)
     except (OSError, ValueError, TypeError, KeyError):

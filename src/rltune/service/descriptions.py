@@ -23,6 +23,7 @@ from rltune.service.folder import ServiceFolder
 from rltune.service.models import SweepDescription
 from rltune.service.submissions import INTERRUPTED, QUEUED, RUNNING, Submission
 from rltune.views.analysis import build_space
+from rltune.views.description import summarize
 from rltune.views.html import FOLDER, PAGE
 from rltune.views.page import describe_sweep
 from rltune.views.sweep_reader import SweepReader
@@ -102,11 +103,7 @@ class SweepDescriptions:
             "submitted": format_time(submission.submitted_s),
             "begun": format_time(submission.started_s),
             "ended": format_time(submission.ended_s),
-            "percent": view.percent if view else 0,
-            "trials_ended": view.num_ended if view else 0,
-            "trials": view.num_trials if view else 0,
-            "best": view.best.score if view and view.best else None,
-            "env_steps": view.sampled_env_steps if view else 0,
+            "sweep": summarize(view) if view and view.settings else None,
             "unreadable": first_line(result.what) if isinstance(result, StudyError) and is_unreadable else None,
             "stale_since": format_time(view.stale_since_s) if view else None,
             "report": has_report(folder),

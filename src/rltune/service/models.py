@@ -55,7 +55,10 @@ class EnqueueBody(RequestBody):
 
 
 class SweepDescription(TypedDict):
-    """A submitted sweep: its row of the queue, and the progress in its ledger. Times are ISO 8601 in UTC."""
+    """A submitted sweep: its row of the queue, and as ``sweep`` what ``rltune list json=true`` has of it.
+
+    ``sweep`` is null until a driver has begun the sweep, and while its ledger is unreadable. Times are ISO 8601 in UTC.
+    """
 
     id: int
     name: str
@@ -70,11 +73,7 @@ class SweepDescription(TypedDict):
     submitted: str | None
     begun: str | None
     ended: str | None
-    percent: int
-    trials_ended: int
-    trials: int
-    best: float | None
-    env_steps: int
+    sweep: dict[str, Any] | None
     unreadable: str | None
     stale_since: str | None
     report: bool

@@ -17,13 +17,17 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from ended import write_sweep
+from ended import make_certification, write_sweep
 
+import rltune
 from rltune.cli.application.answer import Answer, explain_crash, own_output, take_switch, to_json
 from rltune.cli.application.program import main
 from rltune.errors import ConfigError
 from rltune.ledger.lease import take_lease
 from rltune.ledger.storage import open_ledger
+from rltune.service.descriptions import SweepDescriptions
+from rltune.service.folder import ServiceFolder
+from rltune.service.submissions import Submissions
 
 
 @dataclass(frozen=True)
@@ -144,7 +148,7 @@ def test_sweeps_are_read_as_json(
     code, answer = type_in("list", f"output_dir={tmp_path}", "json=true")
     (sweep,) = answer["sweeps"]
     assert (code, answer["submissions"], answer["service"]) == (0, [], False)
-    assert (sweep["name"], sweep["state"], sweep["algorithm"], sweep["seed"]) == ("first", "complete", "ppo", 0)
+    assert (sweep["name"], sweep["status"], sweep["algorithm"], sweep["seed"]) == ("first", "complete", "ppo", 0)
     known = [{"name": state, "state": state} for state in ("complete", "queued", "refused", "failed")]
     monkeypatch.setattr("rltune.cli.reading.list_submissions", lambda _: (known, True))
     assert type_in("list", f"output_dir={tmp_path}", "json=true")[1]["submissions"] == known[1:3]
@@ -153,7 +157,23 @@ def test_sweeps_are_read_as_json(
     assert shown["best"] == sweep["best"]
     assert shown["trials_best_first"][0]["score"] == sweep["best"]["score"]
     assert len(shown["trials_best_first"]) == sweep["trials"]["total"] == 12
-    assert {trial["state"] for trial in shown["trials_best_first"]} == {"complete", "stopped"}
+    assert {trial["state"] for trial in shown["trials_best_first"]} == {"complete", "pruned"}
+
+
+@pytest.mark.parametrize("status", ["running", "complete", "failed", "interrupted"])
+def test_show_list_rest_and_python_say_the_same(
+    status: str, type_in: Callable[..., tuple[int, Any]], tmp_path: Path
+) -> None:
+    write_sweep(tmp_path / "s", 3, make_certification() if status == "complete" else None, status)
+    shown = type_in("show", "sweep=s", f"output_dir={tmp_path}", "json=true")[1]
+    (listed,) = type_in("list", f"output_dir={tmp_path}", "json=true")[1]["sweeps"]
+    with ServiceFolder(tmp_path).hold(), closing(Submissions(ServiceFolder(tmp_path).database, "here")) as queue:
+        queue.change(queue.add("s", []), state=status, last_driver="an earlier one")
+        (submission,) = SweepDescriptions(ServiceFolder(tmp_path)).list(queue.list())
+    assert (shown["version"], shown["status"]) == (1, status)
+    assert rltune.open_sweep(tmp_path / "s").describe() == shown
+    assert json.loads(json.dumps(submission["sweep"], allow_nan=False)) == listed
+    assert listed == {key: shown[key] for key in listed}
 
 
 def test_a_watched_sweep_whose_driver_died_elsewhere_is_interrupted(
@@ -165,7 +185,7 @@ def test_a_watched_sweep_whose_driver_died_elsewhere_is_interrupted(
         monkeypatch.setattr("rltune.ledger.lease.DriverRecord.is_alive", lambda _: None)
         monkeypatch.setattr("rltune.ledger.lease.LEASE_S", 0.0)
         code, answer = type_in("watch", "sweep=s", f"output_dir={tmp_path}", "json=true")
-    assert (code, answer["exit_code"], answer["state"]) == (130, 130, "interrupted")
+    assert (code, answer["exit_code"], answer["status"]) == (130, 130, "interrupted")
     assert (answer["trials"]["running"], answer["trials"]["interrupted"]) == (0, 1)
 
 

@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
-from pathlib import PurePath
+from dataclasses import dataclass
 from typing import Any, NoReturn, TextIO
 
 from yaml import MarkedYAMLError
 
 from rltune.errors import ConfigError, RltuneError, UnexpectedError, describe_exception
+from rltune.formatting import to_plain
 from rltune.secrets import redact
 
 JSON = "json"
@@ -143,25 +142,3 @@ def to_json(value: Any) -> str:
     """Serialize a value as one line of JSON; NaN and infinite numbers become null."""
     text = json.dumps(to_plain(value), ensure_ascii=False, allow_nan=False)
     return text.encode("utf-8", "backslashreplace").decode()  # An escaped half character is JSON, and can be printed.
-
-
-def to_plain(value: Any) -> Any:
-    """Convert a value to dictionaries, lists, strings, numbers, booleans and None, as JSON needs."""
-    if value is None or isinstance(value, str | bool | int):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, PurePath):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {str(key): to_plain(nested) for key, nested in value.items()}
-    if is_dataclass(value) and not isinstance(value, type):
-        return to_plain(asdict(value))
-    if hasattr(value, "_asdict"):
-        return to_plain(value._asdict())
-    if isinstance(value, list | tuple | set | frozenset):
-        return [to_plain(part) for part in value]
-    # NumPy's scalars and arrays have a method `tolist`.
-    if hasattr(value, "tolist"):
-        return to_plain(value.tolist())
-    return str(value)

@@ -19,6 +19,7 @@ from rltune.ledger.outcome import Outcome
 from rltune.ledger.storage import open_ledger
 from rltune.ledger.sweep_ref import SweepRef
 from rltune.records import TRIALS
+from rltune.views.description import describe
 from rltune.views.sweep_view import SweepView, TrialSnapshot, read_folder
 
 if TYPE_CHECKING:
@@ -89,6 +90,10 @@ class Sweep:
         """A snapshot of the sweep's current state, from which the other properties are derived."""
         with self._ledger() as ledger:
             return read_folder(self.folder, ledger)
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the sweep in the keys of ``rltune show json=true``."""
+        return describe(self.view)
 
     @property
     def status(self) -> str:

@@ -1,4 +1,8 @@
-"""Describe sweeps for programs as JSON values; what is unknown is None. Runs anywhere."""
+"""Describe a sweep for programs: the one description, which show, list, run, watch, REST and Python answer with.
+
+``summary.json`` has those of its keys that are known when a sweep ends, with equal values. docs/automation.md lists the
+keys. Runs anywhere.
+"""
 
 from __future__ import annotations
 
@@ -6,56 +10,56 @@ import contextlib
 from typing import Any
 
 from rltune.errors import RltuneError
-from rltune.formatting import STATE_WORDS
+from rltune.formatting import to_plain
+from rltune.ledger.outcome import DESCRIPTION_VERSION
 from rltune.views.page import describe_verdict
 from rltune.views.sweep_view import SweepView, TrialSnapshot
 
 
-def describe_plainly(view: SweepView) -> dict[str, Any]:
-    """Describe a sweep in the fields of ``rltune list json=true``."""
+def summarize(view: SweepView) -> dict[str, Any]:
+    """Return those keys of the description that lists have, for which the view alone is read."""
     record, settings, best = view.record, view.settings, view.best
-    counts = {STATE_WORDS.get(state.upper(), state): number for state, number in view.counts.items()}
-    return {
+    planned = view.num_trials if settings else None
+    summary = {
+        "version": DESCRIPTION_VERSION,
         "name": view.name,
-        "state": view.status,
+        "status": view.status,
         "algorithm": (settings.get("algo") or {}).get("name"),
         "environment": (settings.get("env") or {}).get("id"),
         "seed": settings.get("seed"),
         "objective": view.label,
-        "trials": {"planned": view.num_trials if settings else None, **counts},
+        "trials": {"planned": planned, "ended": view.num_ended, **view.counts},
         "percent": view.percent if settings else None,
         "env_steps": view.sampled_env_steps,
         "began": record.began,
         "wall_s": record.wall_s,
         "best": {"trial": best.number, "score": best.score, "params": best.params} if best else None,
-        "certified": view.certification.table()[0] if view.certification else None,
-        "model": (record.model or {}).get("uri"),
+        "winner": record.winner,
+        "model": record.model,
+        "certified": view.certification.summary() if view.certification else None,
         "command": record.command,
         "folder": view.folder,
     }
+    plain: dict[str, Any] = to_plain(summary)
+    return plain
 
 
-def describe_with_trials(view: SweepView) -> dict[str, Any]:
-    """Describe a sweep, its end, its winner and its ranked trials in the fields of ``rltune show json=true``."""
+def describe(view: SweepView) -> dict[str, Any]:
+    """Return the whole description: also how the sweep ended, from its ``summary.json``, and its ranked trials."""
     verdict, outcome = None, view.outcome
     # The settings may be missing or unreadable on this machine; then the verdict is None.
     with contextlib.suppress(RltuneError):
         verdict = describe_verdict(view)
-    return describe_plainly(view) | {
-        "reason": outcome.reason if outcome else None,
-        "verdict": verdict,
-        "winner": view.record.winner,
-        "certification": view.certification.summary() if view.certification else None,
-        "cost": outcome.cost if outcome else None,
-        "front": outcome.front if outcome else None,
-        "trials_best_first": [_describe_trial(trial) for trial in view.ordered],
-    }
+    ended = {key: getattr(outcome, key, None) for key in ("reason", "unregistered", "cost", "front")}
+    trials = [_describe_trial(trial) for trial in view.ordered]
+    whole: dict[str, Any] = to_plain({**summarize(view), **ended, "verdict": verdict, "trials_best_first": trials})
+    return whole
 
 
 def _describe_trial(trial: TrialSnapshot) -> dict[str, Any]:
     return {
         "trial": trial.number,
-        "state": trial.state_word,
+        "state": "pruned" if trial.state == "PRUNED" else trial.state_word,
         "score": trial.score,
         "second": trial.second,
         "env_steps": trial.env_steps,
