@@ -16,13 +16,13 @@ import optuna
 import postgres
 import pytest
 from ledger import SPACE, add_reports, ask, make_ledger
+from rltune.tracking.dashboard import DashboardTracker
 from sqlalchemy import create_engine, inspect, make_url, text
 from sqlalchemy.exc import OperationalError
 
 from rltune.errors import StudyError
 from rltune.ledger import database
 from rltune.ledger.ledger import Ledger, MissingSweepError
-from rltune.tracking.dashboard import DashboardTracker
 from rltune.tracking.tracker import SweepDescription
 
 NUM_DRIVERS = 4

@@ -23,13 +23,13 @@ class BoundedConnection(H11Protocol):
     def connection_made(self, transport: Any) -> None:
         """Close the connection that has waited longest for its client if there are too many."""
         super().connection_made(transport)
-        self._ready_s = self.loop.time()  # Since when the next request may arrive.
+        self.ready_s = self.loop.time()  # Since when the next request may arrive.
         self._check = self.loop.call_later(REQUEST_S, self._close_if_late)
         others = [each for each in self.connections if isinstance(each, BoundedConnection) and each is not self]
         open_ones = [each for each in others if not each.transport.is_closing()]
         if len(open_ones) >= count_connections():
-            waiting = [each for each in open_ones if each._is_waiting()]
-            min(waiting, key=lambda each: each._ready_s, default=self).transport.abort()
+            waiting = [each for each in open_ones if each.is_waiting()]
+            min(waiting, key=lambda each: each.ready_s, default=self).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the time-out."""
@@ -39,14 +39,14 @@ class BoundedConnection(H11Protocol):
     def on_response_complete(self) -> None:
         """Begin the time-out of the next request."""
         super().on_response_complete()
-        self._ready_s = self.loop.time()
+        self.ready_s = self.loop.time()
 
-    def _is_waiting(self) -> bool:
+    def is_waiting(self) -> bool:
         """Return whether the client has not yet sent its request or does not take the response."""
         return self.conn.their_state in (h11.IDLE, h11.SEND_BODY) or self.flow.write_paused
 
     def _close_if_late(self) -> None:
-        left_s = self._ready_s + REQUEST_S - self.loop.time()
+        left_s = self.ready_s + REQUEST_S - self.loop.time()
         if left_s <= 0 and self.conn.their_state in (h11.IDLE, h11.SEND_BODY):
             self.transport.abort()
         else:
