@@ -15,15 +15,13 @@ from typing import Any
 import optuna
 import postgres
 import pytest
-from ledger import SPACE, add_reports, ask, make_ledger
-from rltune.tracking.dashboard import DashboardTracker
+from ledger import add_reports, ask, make_ledger
 from sqlalchemy import create_engine, inspect, make_url, text
 from sqlalchemy.exc import OperationalError
 
 from rltune.errors import StudyError
 from rltune.ledger import database
 from rltune.ledger.ledger import Ledger, MissingSweepError
-from rltune.tracking.tracker import SweepDescription
 
 NUM_DRIVERS = 4
 # A statement of the ledger while a thread imports SQLAlchemy's ORM slowly, as on a busy machine.
@@ -111,11 +109,8 @@ def test_ours_stand_beside_optunas_and_a_users_tables(address: str) -> None:
     ledger = Ledger(url, "sweep", create=True)
     number, params = ask(ledger)
     add_reports(ledger, number, {100: 1.0})
-    sweep = SweepDescription("sweep", "key", Path("sweep"), ledger, "cartpole")
-    tracker = DashboardTracker(sweep, url, SPACE.distributions())
-    tracker.open()
-    tracker.write(ledger.trials.end(number, "COMPLETE", "whole budget"), [])
-    tracker.close()
+    ledger.trials.end(number, "COMPLETE", "whole budget")
+    optuna.create_study(study_name="sweep", storage=url).add_trial(optuna.trial.create_trial(value=1.0))
     tables = {schema: set(inspect(engine).get_table_names(schema)) for schema in ("public", "rltune")}
     assert tables["rltune"] == {
             "sweeps", "leases", "sweep_trials", "reports", "requests", "deliveries", "trial_deliveries",
