@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # A room imports only rooms from the rows above its own; inside a room any order without a circle.
 ROOMS = """
-records other_tools secrets search_path
+records other_tools secrets search_path background
 errors statistics formatting
 config envs
 compat

@@ -12,13 +12,12 @@ import functools
 import math
 import os
 import re
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
+from rltune.background import call_in_thread
 from rltune.config.buckets import BUCKETS, find_bucket_kind
 from rltune.errors import Cause, StudyError, UnavailableError, describe_exception
 from rltune.secrets import reveal
@@ -30,7 +29,6 @@ PATIENCE_S = 120.0  # How long failed requests are retried, long enough for a st
 QUICK_S = 3.0  # How long failed requests are retried if the caller must not be delayed.
 CONNECT_S, ANSWER_S = 3.0, 10.0  # Time-outs in seconds; a server under load may take seconds to answer.
 RETRY_S = 1.0  # Seconds between two attempts of a request.
-POLL_S = 0.1  # How often a waiting caller checks whether its deadline has passed.
 STORAGE_AWAY = "the storage does not answer"  # Why a sweep has ended if its storage was unreachable.
 _OUTAGE = re.compile("|".join((r"HTTP status (code: )?(429|5\d\d)", *(kind.outage for kind in BUCKETS.values()))))
 T = TypeVar("T")
@@ -117,39 +115,6 @@ class RemoteClient(Client):
                     problem = f"does not answer ({_describe(error)})"
                     raise make_store_error(self._address, problem, StoreUnavailableError) from None
             time.sleep(RETRY_S)
-
-
-def call_in_thread(
-    request: Callable[[], T],
-    name: str,
-    is_given_up: Callable[[], bool],
-    on_given_up: Callable[[], object] = lambda: None,
-) -> T:
-    """Run a request in a daemon thread, and return its result.
-
-    Args:
-        request: What may hang.
-        name: The thread's.
-        is_given_up: Whether the result is not waited for any more.
-        on_given_up: Called before the thread is abandoned.
-
-    Raises:
-        TimeoutError: It was left there.
-    """
-    answer: Future[T] = Future()
-    threading.Thread(target=_answer, args=(answer, request), name=name, daemon=True).start()
-    while not wait([answer], POLL_S).done:
-        if is_given_up():
-            on_given_up()
-            raise TimeoutError("no answer in time")
-    return answer.result()
-
-
-def _answer(answer: Future[T], request: Callable[[], T]) -> None:
-    try:
-        answer.set_result(request())
-    except BaseException as error:
-        answer.set_exception(error)
 
 
 def _let_process_exit() -> None:

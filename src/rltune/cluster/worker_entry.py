@@ -1,8 +1,7 @@
 """The script that Ray starts as a worker: has the fork server fork a worker in its place, and ends.
 
 Every process of every trial runs this script first, so it imports nothing slow and nothing of rltune, and Python starts
-without installed packages (``-S``). If no fork server
-answers, then the script becomes Ray's own worker.
+without installed packages (``-S``). If no fork server answers, then the script becomes Ray's own worker.
 """
 
 from __future__ import annotations

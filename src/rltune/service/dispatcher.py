@@ -25,9 +25,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
+from rltune.background import start_in_thread
 from rltune.errors import EXIT_REQUEST, EXIT_TRY_AGAIN, StudyError, describe_exception
 from rltune.formatting import spell_command
-from rltune.ledger.background import call_in_thread
 from rltune.ledger.outcome import EXIT_NONE, EXIT_WINNER
 from rltune.service.processes import Ending, SweepProcesses
 from rltune.service.submissions import (
@@ -167,7 +167,7 @@ class Dispatcher:
         """
         key = submission.id, submission.position, submission.state
         is_late = key in self._reads
-        read: Future[Answer] = self._reads[key] if is_late else call_in_thread(read_ledger, submission)
+        read: Future[Answer] = self._reads[key] if is_late else start_in_thread("read-ledger", read_ledger, submission)
         self._reads[key] = read
         wait([read], 0.0 if is_late else ANSWER_S)
         if not read.done():

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rltune.checkpoints.clients import call_in_thread
+from rltune.background import call_in_thread
 from rltune.errors import describe_exception
 from rltune.secrets import redact, reveal
 from rltune.tracking.mlflow_client import REGISTRY_THREAD, connect_mlflow

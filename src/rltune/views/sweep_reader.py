@@ -22,10 +22,10 @@ from typing import TypeAlias
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
+from rltune.background import start_in_thread
 from rltune.config.settings_file import read_identity
 from rltune.errors import StudyError, StudyUnavailableError
 from rltune.formatting import spell_command
-from rltune.ledger.background import call_in_thread
 from rltune.ledger.database import connect_ledger, file_of, make_storage_error
 from rltune.ledger.ledger import Ledger, find_sweeps
 from rltune.ledger.storage import locate_ledger
@@ -143,7 +143,7 @@ class SweepReader:
         """Begin to read a database, unless it does not answer and a read of it is still waiting."""
         read = self._reads.get(url)
         if read is None or read.done() or url not in self._silent:
-            read = self._reads[url] = call_in_thread(self._read_database, url, names)
+            read = self._reads[url] = start_in_thread("read-database", self._read_database, url, names)
         return read
 
     def _read_database(self, url: str, names: _Names) -> Results:

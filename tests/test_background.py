@@ -7,20 +7,20 @@ import sys
 
 import pytest
 
-from rltune.ledger.background import call_in_thread
+from rltune.background import start_in_thread
 
 HANG = """
 import time
-from rltune.ledger.background import call_in_thread
-call_in_thread(time.sleep, 600)
+from rltune.background import start_in_thread
+start_in_thread('hang', time.sleep, 600)
 """
 
 
 @pytest.mark.fast
 def test_a_call_in_a_thread_has_its_result_or_its_error() -> None:
-    assert call_in_thread(divmod, 7, 2).result(10) == (3, 1)
+    assert start_in_thread("divide", divmod, 7, 2).result(10) == (3, 1)
     with pytest.raises(ZeroDivisionError):
-        call_in_thread(divmod, 7, 0).result(10)
+        start_in_thread("divide", divmod, 7, 0).result(10)
 
 
 @pytest.mark.fast
