@@ -48,7 +48,8 @@ class Leaf(NamedTuple):
         dtype: The type of its numbers in the environment.
         begin: Its first column in ``bytes`` or ``numbers``.
         size: How many columns it has.
-        sizes: The number of values of each element of a one-hot leaf; empty if its elements are flags of 0 and 1.
+        sizes: The number of values of each element of a one-hot leaf; empty if its elements are flags of 0 and 1. Of a
+            mask, the number of values of each choice if its columns are of all combinations of them (`join_flags`).
         starts: The least value of each element of a one-hot leaf.
         scale: By what networks divide an image; its greatest value.
         channels: Where an image has its channels: `FIRST`, `LAST` or `NONE`.
@@ -127,7 +128,8 @@ class Layout:
             for about in description["leaves"]:
                 lists = {key: tuple(value) for key, value in about.items() if isinstance(value, list)}
                 leaf = Leaf(**{**about, **lists})
-                columns = sum(leaf.sizes) if leaf.sizes else math.prod(leaf.shape)
+                of_sizes = math.prod if leaf.kind == MASK else sum
+                columns = of_sizes(leaf.sizes) if leaf.sizes else math.prod(leaf.shape)
                 if leaf.kind not in KINDS or leaf.size != columns or leaf.size < 0:
                     raise ValueError(f"the leaf {leaf.name} of kind {leaf.kind} has {leaf.size} columns")
                 leaves.append(leaf)
@@ -230,7 +232,7 @@ class Layout:
         parts: list[Any] = []
         for leaf in self.leaves:
             part = _find(leaf, observations) if masks is None or leaf.kind != MASK else masks
-            parts.append(read_flags(part, batch=True) if leaf.kind == MASK else _read(leaf, part))
+            parts.append(_read_mask(leaf, part) if leaf.kind == MASK else _read(leaf, part))
         is_single = all(part.shape == leaf.shape for leaf, part in zip(self.leaves, parts, strict=True))
         count = 1
         for leaf, part in zip(self.leaves, parts, strict=True):
@@ -255,7 +257,12 @@ class Layout:
 
         Leaves lie at their paths, in dicts and, where the path has an index, in tuples.
         """
-        leaves = {leaf.path: np.stack([np.asarray(_find(leaf, each)) for each in observations]) for leaf in self.leaves}
+        leaves = {}
+        for leaf in self.leaves:
+            parts = [_find(leaf, each) for each in observations]
+            leaves[leaf.path] = np.stack(
+                [read_flags(part) if leaf.kind == MASK else np.asarray(part) for part in parts]
+            )
         return _nest(leaves)
 
 
@@ -299,19 +306,41 @@ def _read(leaf: Leaf, part: Any) -> Any:
     return array
 
 
-def read_flags(mask: Any, batch: bool = False) -> Any:
-    """Return a mask as one array of flags; Gymnasium's masks of several parts are tuples of arrays.
+def read_flags(mask: Any, axis: int | None = None) -> Any:
+    """Return a mask as one array of flags; Gymnasium's masks of several parts are tuples or dicts of arrays.
 
     Args:
         mask: The flags.
-        batch: Whether they may have an axis in front.
+        axis: Along which axis parts follow each other; None makes one vector of all flags.
     """
-    if isinstance(mask, tuple | list) and mask and np.ndim(mask[0]):
-        arrays = [np.asarray(part) for part in mask]
-        if isinstance(mask, tuple) or len({array.shape for array in arrays}) > 1:
-            return np.concatenate(arrays, axis=-1)
+    if isinstance(mask, Mapping):
+        mask = tuple(mask.values())
+    # A list of vectors of one length may be a batch.
+    is_tuple = isinstance(mask, tuple) or (isinstance(mask, list) and len({np.shape(part) for part in mask}) > 1)
+    if is_tuple and any(np.ndim(part) for part in mask):
+        return np.concatenate([read_flags(part, axis) for part in mask], axis=0 if axis is None else axis)
     array = np.asarray(mask)
-    return array if batch else array.reshape(-1)
+    return array.reshape(-1) if axis is None else array
+
+
+def join_flags(flags: Any, sizes: Sequence[int]) -> Any:
+    """Return a flag for each combination of choices [..., combinations], of those for each value [..., values].
+
+    Args:
+        flags: A flag for each value of each choice.
+        sizes: The number of values of each choice; combinations are in the order in which the last one is fastest.
+    """
+    parts = np.split(np.asarray(flags, bool), np.cumsum(sizes)[:-1], axis=-1)
+    joined = parts[0]
+    for part in parts[1:]:
+        joined = (joined[..., :, None] & part[..., None, :]).reshape(*joined.shape[:-1], -1)
+    return joined
+
+
+def _read_mask(leaf: Leaf, mask: Any) -> Any:
+    """Return the flags of one observation [flags], or of a batch [n, flags]."""
+    flat = read_flags(mask)
+    return flat if flat.size == leaf.shape[0] else read_flags(mask, -1)
 
 
 def _write(leaf: Leaf, rows: Any, target: Any) -> None:
@@ -320,13 +349,13 @@ def _write(leaf: Leaf, rows: Any, target: Any) -> None:
     Raises:
         ValueError: There are more or fewer of them, or a value has no place.
     """
-    elements = len(leaf.sizes) or leaf.size
+    elements = leaf.shape[0] if leaf.kind == MASK else len(leaf.sizes) or leaf.size
     if rows.shape[1] != elements:
         raise ValueError(f"{leaf.name} has {elements} numbers; got {rows.shape[1]}")
     if leaf.kind == ONE_HOT:
         _write_choices(leaf, rows, target)
     elif leaf.kind == MASK:
-        target[:] = rows.astype(bool)
+        target[:] = join_flags(rows, leaf.sizes) if leaf.sizes else rows.astype(bool)
     else:
         # Another type is only a loss if its numbers are not the same in the type of the space.
         if leaf.is_bytes and rows.dtype != np.uint8 and not _are_bytes(rows):

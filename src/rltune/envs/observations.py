@@ -35,6 +35,7 @@ def make_layout(
     encode: Mapping[str, str] | None = None,
     mask: Sequence[Key] | None = None,
     num_flags: int = 0,
+    sizes: Sequence[int] = (),
 ) -> Layout:
     """Make the layout of an environment's observations.
 
@@ -44,6 +45,7 @@ def make_layout(
         mask: Where an observation has the flags of legal actions; empty if they come beside it, from the info or a
             method. None: there is no mask.
         num_flags: The number of these flags.
+        sizes: The number of values of each choice, if the flags of choices become those of all combinations of them.
 
     Raises:
         ConfigError: A leaf cannot become numbers, or ``encode`` names a leaf that there is not, or what a leaf cannot
@@ -51,10 +53,13 @@ def make_layout(
     """
     encode = dict(encode or {})
     leaves: list[Leaf] = []
+    flags = Leaf(
+        tuple(mask or ()), MASK, (num_flags,), "int8", 0, math.prod(sizes) if sizes else num_flags, tuple(sizes)
+    )
     for path, part in list_leaves(space):
         if mask and path[: len(mask)] == tuple(mask):  # The flags of several parts are a Tuple or a Dict.
             if not any(leaf.kind == MASK for leaf in leaves):
-                leaves.append(Leaf(tuple(mask), MASK, (num_flags,), "int8", 0, num_flags))
+                leaves.append(flags)
             continue
         name = Leaf(path, VECTOR, (), "").name
         leaves.append(_describe_leaf(path, part, name, encode.pop(name, None)))
@@ -63,7 +68,7 @@ def make_layout(
         allowed = choices(name, [leaf.name for leaf in leaves if leaf.kind != MASK])
         raise ConfigError(f"env.encode.{name}", value, ": there is no such leaf", allowed, f"~env.encode.{name}")
     if mask is not None and not mask:
-        leaves.append(Leaf((), MASK, (num_flags,), "int8", 0, num_flags))
+        leaves.append(flags)
     layout = Layout(leaves)
     if not layout.num_columns - (layout.mask.size if layout.mask else 0):
         raise ConfigError(
