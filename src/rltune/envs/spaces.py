@@ -15,9 +15,12 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from rltune.envs.actions import ActionParts
+from rltune.envs.facts import describe_space, make_space
 from rltune.envs.step_count import read_reset, read_reward, read_rewards, read_step
 from rltune.errors import ABSENT, Cause, ConfigError, GuestError, RewardError, describe_exception, spell
 
+MAX_OUTPUTS = 65_536  # The most outputs of a network for one action.
 MAX_FLAT_ACTIONS = 4096  # The most combinations of discrete actions; each needs an output of the network.
 FLOATS = (np.float32, np.float64)  # The types of numbers that networks take and give without a cast.
 SLACK = 1e-5  # Because of rounding, an observation may exceed a bound of its space by this share of max(1, |bound|).
@@ -382,6 +385,62 @@ def _has_path(space: Any, path: tuple[str, ...]) -> bool:
         keyed = dict(space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces))
         space = next((part for name, part in keyed.items() if str(name) == key), None)
     return space is not None
+
+
+def read_actions(space: gymnasium.Space[Any], *, joint: bool = False, clips: bool = False) -> ActionParts:
+    """Describe the actions of a space by parts.
+
+    Args:
+        space: The action space of an environment; a user's subclass is read as its Gymnasium base.
+        joint: As for `ActionParts`.
+        clips: As for `ActionParts`.
+
+    Raises:
+        ConfigError: It has a part that no network chooses, none at all, too many values, or with ``joint`` both kinds.
+    """
+    wrapper = "a wrapper that offers others: env.wrappers=[{entry_point: 'module:Class'}]"
+    for leaf in _leaves(space):
+        if not isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary | spaces.Box):
+            allowed = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
+            raise ConfigError("", ABSENT, f"the actions {space} have a part that no network chooses", allowed, wrapper)
+    actions = ActionParts(describe_space(space), joint=joint, clips=clips)
+    if not actions.sizes and not actions.num_numbers:
+        raise ConfigError("", ABSENT, f"the actions {space} leave nothing to choose", "at least one element", wrapper)
+    if joint and actions.sizes and actions.num_numbers:
+        raise ConfigError(
+            "",
+            ABSENT,
+            f"the actions {space} have choices and numbers",
+            "one kind of them, for an algorithm that does not choose part by part",
+            "algo=ppo or algo=a2c",
+        )
+    if joint and sum(actions.sizes) > MAX_FLAT_ACTIONS:
+        raise ConfigError(
+            "",
+            ABSENT,
+            f"the actions {space} have {actions.sizes[0]} combinations",
+            f"at most {MAX_FLAT_ACTIONS} for an algorithm that chooses among all of them",
+            "algo=ppo or algo=a2c, which choose each part by itself",
+        )
+    if (outputs := sum(actions.sizes) + actions.num_numbers) > MAX_OUTPUTS:
+        problem = f"the actions {space} need {outputs} outputs of a network"
+        raise ConfigError("", ABSENT, problem, f"at most {MAX_OUTPUTS}", wrapper)
+    return actions
+
+
+def make_network_actions(actions: ActionParts) -> gymnasium.Space[Any]:
+    """Make the space in which a network chooses, for each of which RLlib's catalogs have a distribution.
+
+    It is the environment's own; or a Discrete, a MultiDiscrete, a Box of one axis, or a Tuple of the last two.
+    """
+    if actions.is_identity:
+        return make_space(actions.space)
+    if actions.is_choice:
+        return spaces.Discrete(actions.sizes[0])
+    bound = actions.list_ranges()
+    kinds = [spaces.MultiDiscrete(np.array(actions.sizes, np.int64))] if actions.sizes else []
+    kinds += [spaces.Box(-bound, bound, dtype=np.float32)] if actions.num_numbers else []
+    return kinds[0] if len(kinds) == 1 else spaces.Tuple(kinds)
 
 
 def flatten_action_space(space: gymnasium.Space[Any]) -> spaces.Box | spaces.Discrete:

@@ -1,12 +1,13 @@
 """Read a policy bundle (network and weights in files without pickle), rebuild the network, and act with it.
 
-This file imports only the standard library, NumPy and torch, and nothing of rltune: it travels inside registered MLflow
-models, where neither rltune nor ray is installed (``served_model`` loads it there). Nothing in a bundle is pickled, so
+This file imports only the standard library, NumPy and torch, and what travels with it inside registered MLflow models,
+where neither rltune nor ray is installed (``served_model`` loads it there). Nothing in a bundle is pickled, so
 that reading one runs no code of its author's. Only the heads' ``describe``, which ``bundle_writer`` calls, sees RLlib.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import re
@@ -18,6 +19,20 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeAlias, TypeVar, cast
 import numpy as np
 import torch
 from torch import nn
+
+if __package__ == "rltune.policies":
+    from rltune.envs.actions import ActionParts
+else:  # In a model the other files lie beside this one, and are not registered in ``sys.modules``, as this one is not.
+
+    def _load_beside(name: str) -> Any:
+        folder = Path(__file__).resolve().parent
+        path = next(p for p in (folder / name, folder.parent / "envs" / name) if p.is_file())
+        spec: Any = importlib.util.spec_from_file_location(f"rltune_{path.stem}", path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    ActionParts = _load_beside("actions.py").ActionParts  # type: ignore[misc]
 
 FORMAT = 1  # The current version of the bundle's format; all versions from 1 on can be read.
 # The folder with one bundle per policy of a multi-agent checkpoint; a policy.json about all of them lies beside it.
@@ -267,8 +282,98 @@ class SquashedGaussianHead(GaussianHead):
         return drawn
 
 
+class PartsHead(GaussianHead):
+    """The logits of several choices (batch, values), and behind them mean and log standard deviation of numbers.
+
+    What it chooses are rows as `rltune.envs.actions.ActionParts` decodes them: the indices of the choices, and then the
+    numbers. RLlib's ``TorchMultiCategorical`` and ``TorchMultiDistribution`` have the same outputs.
+    """
+
+    kind = "parts"
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        super().__init__(settings)
+        self.segments = Segments(settings["sizes"])
+
+    @classmethod
+    def describe(cls, module: Any = None, layers: Any = None, sizes: Sequence[int] = ()) -> dict[str, Any]:
+        """Describe the sizes of the choices for ``policy.json``; RLlib clips no log standard deviations beside them."""
+        return {"kind": cls.kind, "sizes": [int(size) for size in sizes], "log_std_bounds": None}
+
+    def count_outputs(self, size: int) -> int:
+        """Count an output for each value of each choice, and two for each number."""
+        return self.segments.width + 2 * (size - self.segments.count)
+
+    def choose_best(self, out: Values) -> Values:
+        """Choose the index with the largest logit of each choice, and the means of the Gaussian."""
+        return self._join(self.segments.find_best(out), super().choose_best(out[:, self.segments.width :]))
+
+    def draw(self, out: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        """Sample each choice by the Gumbel-max trick, and the numbers from the Gaussian.
+
+        Args:
+            out: The network's output (batch, outputs).
+            noise: Gumbel noise for each logit, and then normal noise for each number.
+        """
+        width = self.segments.width
+        choices = self.segments.find_best(out[:, :width] + noise[:, :width])
+        return self._join(choices, super().draw(out[:, width:], noise[:, width:]))
+
+    def sample(self, out: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Sample an action as `draw` does, with noise that is drawn from the generator."""
+        width, rows = self.segments.width, len(out)
+        normal = rng.standard_normal((rows, (out.shape[1] - width) // 2), dtype=np.float32)
+        return self.draw(out, np.concatenate([rng.gumbel(size=(rows, width)), normal], axis=1))
+
+    def _join(self, choices: Values, numbers: Values) -> Values:
+        if not numbers.shape[1]:
+            return choices
+        if isinstance(numbers, torch.Tensor):
+            return torch.cat((choices.to(numbers.dtype), numbers), dim=1)
+        joined: Values = np.concatenate([choices, numbers], axis=1, dtype=np.float32)
+        return joined
+
+
+class Segments:
+    """The logits of several choices, one behind the other; choices have any number of values.
+
+    Args:
+        sizes: The number of values of each choice.
+    """
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self.sizes = tuple(int(size) for size in sizes)
+        self.count, self.width, longest = len(self.sizes), sum(self.sizes), max(self.sizes, default=1)
+        # Each choice becomes a row of the longest one's width. What is missing is column `width`, with a logit of -inf.
+        places = np.full((self.count, longest), self.width)
+        is_value = np.arange(longest) < np.array(self.sizes, np.int64).reshape(-1, 1)
+        places[is_value] = np.arange(self.width)
+        self.is_even = bool(is_value.all())
+        self._places, self._columns = torch.from_numpy(places.ravel()), torch.from_numpy(np.flatnonzero(is_value))
+
+    def split(self, logits: Values) -> Values:
+        """Return the logits [rows, choices, values] of each choice, -inf where it has no such value."""
+        form, logits = (logits.shape[0], self.count, -1), logits[:, : self.width]
+        if not self.is_even:
+            if isinstance(logits, torch.Tensor):
+                logits = nn.functional.pad(logits, (0, 1), value=-math.inf)[:, self._places.to(logits.device)]
+            else:
+                logits = np.pad(logits, ((0, 0), (0, 1)), constant_values=-math.inf)[:, self._places.numpy()]
+        return logits.reshape(*form) if self.count else logits.reshape(form[0], 0, 1)
+
+    def join(self, parts: torch.Tensor) -> torch.Tensor:
+        """Return numbers of each choice's values [rows, choices, values] one behind the other: `split` undone."""
+        flat = parts.flatten(1)
+        return flat if self.is_even else flat[:, self._columns.to(flat.device)]
+
+    def find_best(self, logits: Values) -> Values:
+        """Return the index of the largest logit of each choice [rows, choices]."""
+        best: Values = self.split(logits).argmax(-1)
+        return best
+
+
 HEADS: dict[str, type[Head]] = {
-    head.kind: head for head in (CategoricalHead, QHead, GaussianHead, SquashedGaussianHead)
+    head.kind: head for head in (CategoricalHead, QHead, GaussianHead, SquashedGaussianHead, PartsHead)
 }
 
 

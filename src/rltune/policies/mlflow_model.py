@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from rltune.envs import actions
 from rltune.policies.policy import MultiAgentPolicy, Policy, read_policy
 
 
@@ -37,7 +38,7 @@ def make_model_arguments(folder: str | Path, carried: Mapping[str, Any] | None =
     return {
         "python_model": str(source / "served_model.py"),
         "artifacts": {"policy": str(folder)},
-        "code_paths": [str(source / "bundle_reader.py")],
+        "code_paths": [str(path) for path in (source / "bundle_reader.py", Path(actions.__file__))],
         "signature": ModelSignature(outputs=Schema(specs), params=ParamSchema([way])),
         "input_example": example,
         # A torch version such as "2.9+cpu" is not on PyPI under its local tag, so the tag is removed.
@@ -52,10 +53,10 @@ def _make_example(policy: Policy | MultiAgentPolicy) -> tuple[Any, Mapping[Any, 
         batches = {agent: _sample_batch(policy.policies[owner]) for agent, owner in policy.owners.items()}
         return batches, policy.act(batches)
     batch = _sample_batch(policy)
-    actions, memory = policy.predict(batch)
+    chosen, memory = policy.predict(batch)
     if policy.memory_size:
-        return {"obs": batch, "state": memory}, {"actions": actions, "state": memory}
-    return batch, {None: actions}
+        return {"obs": batch, "state": memory}, {"actions": chosen, "state": memory}
+    return batch, {None: chosen}
 
 
 def _sample_batch(policy: Policy) -> np.ndarray:
