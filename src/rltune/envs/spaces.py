@@ -7,6 +7,7 @@ Policies speak the environment's own language if that is a Box or a Discrete spa
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -329,6 +330,61 @@ class FlatObservation(gymnasium.ObservationWrapper[Any, Any, Any]):
     def observation(self, observation: Any) -> Any:
         """Return the observation as float32, flattened or as an image."""
         return flatten_observation(self.env.observation_space, observation, self._images)
+
+
+class Without(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """Leave leaves out of the observations, such as a text or a number that is larger than networks can take.
+
+    Args:
+        env: The environment, whose observations are a Dict or a Tuple.
+        keys: Their names, such as ``mission`` or ``robot.log``.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], keys: Sequence[str]) -> None:
+        super().__init__(env)
+        self._paths = [tuple(str(key).split(".")) for key in keys]
+        for path in self._paths:
+            if not _has_path(env.observation_space, path):
+                allowed = f"leaves of {env.observation_space}"
+                raise ConfigError("", ABSENT, f"Without: there is no leaf {'.'.join(path)}", allowed, "keys: [...]")
+        self.observation_space = self._leave_out_spaces(env.observation_space, ())
+
+    def observation(self, observation: Any) -> Any:
+        """Return the observation without the leaves."""
+        return self._leave_out(self.env.observation_space, observation, ())
+
+    def _keep(self, space: Any, path: tuple[str, ...]) -> list[tuple[Any, Any, tuple[str, ...]]]:
+        """List key, space and path of the parts that stay."""
+        keyed = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+        parts = [(key, part, (*path, str(key))) for key, part in keyed]
+        return [part for part in parts if part[2] not in self._paths]
+
+    def _leave_out_spaces(self, space: Any, path: tuple[str, ...]) -> Any:
+        if not isinstance(space, spaces.Dict | spaces.Tuple):
+            return space
+        kept = [(key, self._leave_out_spaces(part, place)) for key, part, place in self._keep(space, path)]
+        # Gymnasium sorts the keys of a plain dict.
+        return (
+            spaces.Dict(OrderedDict(kept))
+            if isinstance(space, spaces.Dict)
+            else spaces.Tuple([part for _, part in kept])
+        )
+
+    def _leave_out(self, space: Any, observation: Any, path: tuple[str, ...]) -> Any:
+        if not isinstance(space, spaces.Dict | spaces.Tuple):
+            return observation
+        kept = {key: self._leave_out(part, observation[key], place) for key, part, place in self._keep(space, path)}
+        return kept if isinstance(space, spaces.Dict) else tuple(kept.values())
+
+
+def _has_path(space: Any, path: tuple[str, ...]) -> bool:
+    """Return whether nested Dict and Tuple spaces have a part at a path."""
+    for key in path:
+        if not isinstance(space, spaces.Dict | spaces.Tuple):
+            return False
+        keyed = dict(space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces))
+        space = next((part for name, part in keyed.items() if str(name) == key), None)
+    return space is not None
 
 
 def read_actions(space: gymnasium.Space[Any], *, joint: bool = False, clips: bool = False) -> ActionParts:
