@@ -339,9 +339,16 @@ class Segments:
 
     Args:
         sizes: The number of values of each choice.
+        device: Where its tensors lie.
+
+    Attributes:
+        count: The number of choices.
+        width: The number of logits.
+        begins: Where the logits of each choice begin [choices].
+        is_even: Whether all choices have as many values.
     """
 
-    def __init__(self, sizes: Sequence[int]) -> None:
+    def __init__(self, sizes: Sequence[int], device: Any = "cpu") -> None:
         self.sizes = tuple(int(size) for size in sizes)
         self.count, self.width, longest = len(self.sizes), sum(self.sizes), max(self.sizes, default=1)
         # Each choice becomes a row of the longest one's width. What is missing is column `width`, with a logit of -inf.
@@ -349,22 +356,26 @@ class Segments:
         is_value = np.arange(longest) < np.array(self.sizes, np.int64).reshape(-1, 1)
         places[is_value] = np.arange(self.width)
         self.is_even = bool(is_value.all())
-        self._places, self._columns = torch.from_numpy(places.ravel()), torch.from_numpy(np.flatnonzero(is_value))
+        self._rows = places.ravel()
+        begins = np.cumsum([0, *self.sizes[:-1]])[: self.count]
+        self.begins, self._places, self._columns = (
+            torch.from_numpy(each).to(device) for each in (begins, self._rows, np.flatnonzero(is_value))
+        )
 
     def split(self, logits: Values) -> Values:
         """Return the logits [rows, choices, values] of each choice, -inf where it has no such value."""
         form, logits = (logits.shape[0], self.count, -1), logits[:, : self.width]
         if not self.is_even:
             if isinstance(logits, torch.Tensor):
-                logits = nn.functional.pad(logits, (0, 1), value=-math.inf)[:, self._places.to(logits.device)]
+                logits = nn.functional.pad(logits, (0, 1), value=-math.inf)[:, self._places]
             else:
-                logits = np.pad(logits, ((0, 0), (0, 1)), constant_values=-math.inf)[:, self._places.numpy()]
+                logits = np.pad(logits, ((0, 0), (0, 1)), constant_values=-math.inf)[:, self._rows]
         return logits.reshape(*form) if self.count else logits.reshape(form[0], 0, 1)
 
     def join(self, parts: torch.Tensor) -> torch.Tensor:
         """Return numbers of each choice's values [rows, choices, values] one behind the other: `split` undone."""
         flat = parts.flatten(1)
-        return flat if self.is_even else flat[:, self._columns.to(flat.device)]
+        return flat if self.is_even else flat[:, self._columns]
 
     def find_best(self, logits: Values) -> Values:
         """Return the index of the largest logit of each choice [rows, choices]."""
