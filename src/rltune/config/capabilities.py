@@ -296,6 +296,8 @@ class Capabilities:
         name: Its file in ``conf/algo``; empty for an algorithm that is not known.
         engine: The class that trains it on arrays, ``module:Class``; None leaves it to stock RLlib.
         actions: Which kind of actions it can choose.
+        has_parts: Whether it has a head for each part of an action. Others have one for all combinations of choices, or
+            one for all numbers.
         images: Whether its networks see images.
         lstm: Whether its networks may have one (Ray 2.60).
         several_agents: Whether it trains the policies of several agents.
@@ -312,6 +314,7 @@ class Capabilities:
     name: str = ""
     engine: str | None = None
     actions: Literal["discrete", "continuous", "both"] = "both"
+    has_parts: bool = False
     images: bool = True
     lstm: bool = True
     several_agents: bool = False
@@ -322,6 +325,14 @@ class Capabilities:
     replay_settings: tuple[str, ...] = ()
     unread: tuple[Unread, ...] = _UNREAD_BY_ALL
     variants: tuple[str, ...] = ()
+
+    @property
+    def joins_choices(self) -> bool:
+        """Whether it chooses among all combinations of an action's choices, to which whole numbers belong then.
+
+        Datasets have them joined.
+        """
+        return self.offline or (self.actions != "continuous" and not self.has_parts)
 
     @property
     def offline(self) -> bool:
@@ -349,6 +360,7 @@ _DQN_NETWORK = PolicyNetwork(
 TABLE: dict[str, Capabilities] = {
     f"{_RLLIB}.ppo.ppo:PPOConfig": Capabilities(
         "ppo",
+        has_parts=True,
         engine="rltune.engine.on_policy.ppo:FastPPO",
         several_agents=True,
         network=_PPO_NETWORK,
@@ -357,6 +369,7 @@ TABLE: dict[str, Capabilities] = {
     ),
     "rltune.algorithms.a2c:A2CConfig": Capabilities(
         "a2c",
+        has_parts=True,
         engine="rltune.engine.on_policy.a2c:FastA2C",
         several_agents=True,
         network=_PPO_NETWORK,
@@ -365,6 +378,7 @@ TABLE: dict[str, Capabilities] = {
     ),
     f"{_RLLIB}.appo.appo:APPOConfig": Capabilities(
         "appo",
+        has_parts=True,
         several_agents=True,
         network=_PPO_NETWORK,
         statistics=(*_V_TRACE, *_KL),
@@ -372,6 +386,7 @@ TABLE: dict[str, Capabilities] = {
     ),
     f"{_RLLIB}.impala.impala:IMPALAConfig": Capabilities(
         "impala",
+        has_parts=True,
         several_agents=True,
         network=_PPO_NETWORK,
         statistics=_V_TRACE,

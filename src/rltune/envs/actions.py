@@ -110,6 +110,11 @@ class ActionParts:
         self.num_numbers = sum(part.num_elements for part in self.parts if part.kind == NUMBERS)
 
     @property
+    def is_nested(self) -> bool:
+        """Whether an action is a dict or a tuple of parts."""
+        return self.space["type"] in ("Dict", "Tuple")
+
+    @property
     def is_choice(self) -> bool:
         """Whether the network's choice is a single index and nothing else."""
         return len(self.sizes) == 1 and not self.num_numbers
@@ -189,7 +194,7 @@ class ActionParts:
 
     def encode(self, action: Any) -> Any:
         """Turn one action of the environment into the network's choice: the reverse of `decode_one`."""
-        leaves = list(_walk(self.space, action))
+        leaves = self.unfold(action)
         kinds: dict[str, list[Any]] = {CHOICES: [], NUMBERS: []}
         for part, leaf in zip(self.parts, leaves, strict=True):
             kinds[part.kind].append(_encode_part(part, leaf))
@@ -201,6 +206,10 @@ class ActionParts:
     def fold(self, leaves: list[Any]) -> Any:
         """Put the leaves of an action, one for each part, into its nested form."""
         return _fold(self.space, iter(leaves))
+
+    def unfold(self, action: Any) -> list[Any]:
+        """List the leaves of an action, or of a batch: the reverse of `fold`."""
+        return list(_walk(self.space, action))
 
     def map_arrays(self, convert: Callable[[Any], Any]) -> ActionParts:
         """Return this with converted arrays, such as tensors for an exported graph."""

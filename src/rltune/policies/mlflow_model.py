@@ -54,9 +54,12 @@ def _make_example(policy: Policy | MultiAgentPolicy) -> tuple[Any, Mapping[Any, 
         return batches, policy.act(batches)
     batch = _sample_batch(policy)
     chosen, memory = policy.predict(batch)
+    leaves = zip(policy.actions.parts, policy.actions.unfold(chosen), strict=True)
+    outputs: dict[Any, Any] = {f"actions.{part.name}" if part.path else None: leaf for part, leaf in leaves}
     if policy.memory_size:
-        return {"obs": batch, "state": memory}, {"actions": chosen, "state": memory}
-    return batch, {None: chosen}
+        outputs = {"actions" if name is None else name: leaf for name, leaf in outputs.items()}
+        return {"obs": batch, "state": memory}, {**outputs, "state": memory}
+    return batch, outputs
 
 
 def _sample_batch(policy: Policy) -> np.ndarray:
