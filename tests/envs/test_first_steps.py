@@ -15,7 +15,7 @@ from gymnasium import spaces as S
 from rltune.envs import first_steps
 from rltune.envs.spec import EnvSpec
 from rltune.envs.validation import check_env
-from rltune.errors import Cause, GuestError
+from rltune.errors import Cause, ConfigError, GuestError
 from tests.envs.walk import VECTOR, Walk, check, refuse
 
 FREE = np.random.default_rng()  # Numbers that no reset seeds.
@@ -413,7 +413,7 @@ MASKED = [MaskedInObservation, MaskedInInfo, MaskedByMethod, MaskedParts, Masked
 @pytest.mark.parametrize("made", MASKED)
 def test_only_permitted_actions_are_drawn(made):
     facts = check(made)
-    assert facts.has_mask
+    assert facts.mask
     (note,) = facts.notes
     assert "mask" in note
 
@@ -424,9 +424,37 @@ class Picture(Walk):
     def look(self) -> Any:
         return {"mask": np.zeros((5, 5), np.int8)}
 
+
+def test_what_is_no_mask_of_the_actions_is_none():
+    assert not check(Picture).mask
+
+
+class Unable(Walk):
     def action_masks(self) -> Any:
         raise RuntimeError("not in this version")
 
 
-def test_what_is_no_mask_of_the_actions_is_none():
-    assert not check(Picture).has_mask
+def test_a_mask_that_cannot_be_read_is_refused_until_it_is_off():
+    with pytest.raises(ConfigError) as caught:
+        check(Unable)
+    assert caught.value.key == "env.action_mask"
+    assert check(Unable, action_mask="off").mask is None
+
+
+class Blocked(MaskedInInfo):
+    """Has no legal action after two steps, which is no end of its episode."""
+
+    @property
+    def mask(self) -> Any:
+        return super().mask * (self.at < 2)
+
+
+class Late(MaskedInInfo):
+    def reset(self, **kwargs: Any) -> Any:
+        return super().reset(**kwargs)[0], {}
+
+
+@pytest.mark.parametrize(("made", "named"), [(Blocked, "step 2"), (Late, "step 1")])
+def test_a_mask_that_is_not_always_there_names_the_step(made, named):
+    with pytest.raises((GuestError, ConfigError), match=named):
+        check(made)

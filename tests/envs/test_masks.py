@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import gymnasium
@@ -45,18 +46,18 @@ def find(sizes: list[int], **ways: Any) -> MaskSource | None:
 
 def test_a_mask_is_found_in_three_places():
     as_flags = np.array(FLAGS, np.int8)
-    assert find([5], observation={"at": 0, "action_mask": as_flags}) == MaskSource(OBSERVATION, 5)
-    assert find([5], info={"action_mask": as_flags}) == MaskSource(INFO, 5)
-    assert find([5], method=lambda: FLAGS) == MaskSource(METHOD, 5)
+    assert find([5], observation={"at": 0, "action_mask": as_flags}) == MaskSource(OBSERVATION, (5,))
+    assert find([5], info={"action_mask": as_flags}) == MaskSource(INFO, (5,))
+    assert find([5], method=lambda: FLAGS) == MaskSource(METHOD, (5,))
     assert find([5], info={"mask": as_flags}, observation={"mask": as_flags}) is None
     assert find([], info={"action_mask": as_flags}) is None
 
 
 def test_the_observation_comes_first_and_the_method_last():
     everywhere = {"observation": {"action_mask": FLAGS}, "info": {"action_mask": FLAGS}, "method": lambda: FLAGS}
-    assert find([5], **everywhere) == MaskSource(OBSERVATION, 5)
+    assert find([5], **everywhere) == MaskSource(OBSERVATION, (5,))
     everywhere.pop("observation")
-    assert find([5], **everywhere) == MaskSource(INFO, 5)
+    assert find([5], **everywhere) == MaskSource(INFO, (5,))
 
 
 @pytest.mark.parametrize(
@@ -64,15 +65,15 @@ def test_the_observation_comes_first_and_the_method_last():
 )
 def test_flags_of_choices_may_be_flat_or_in_parts(mask: Any):
     source = find([2, 3], info={"action_mask": mask})
-    assert source == MaskSource(INFO, 5)
-    reader = MaskReader(Say(), source, [2, 3])
+    assert source == MaskSource(INFO, (2, 3))
+    reader = MaskReader(Say(), source)
     assert reader.read(0, {"action_mask": mask}).tolist() == [False, True, True, False, True]
 
 
 def test_flags_of_combinations_are_joint():
-    assert find([2, 3], info={"action_mask": COMBINATIONS}) == MaskSource(INFO, 6, joint=True)
+    assert find([2, 3], info={"action_mask": COMBINATIONS}) == MaskSource(INFO, (2, 3), joint=True)
     # With as many flags either way, there is one for each value.
-    assert find([2, 2], info={"action_mask": [1, 1, 0, 1]}) == MaskSource(INFO, 4)
+    assert find([2, 2], info={"action_mask": [1, 1, 0, 1]}) == MaskSource(INFO, (2, 2))
 
 
 def test_flags_of_choices_become_those_of_combinations():
@@ -103,25 +104,27 @@ def test_what_only_has_the_name_of_a_mask_is_refused(ways: dict[str, Any]):
 
 
 def test_a_mask_without_a_legal_action_is_a_fault():
-    reader = MaskReader(Say(), MaskSource(INFO, 5), [5])
+    reader = MaskReader(Say(), MaskSource(INFO, (5,)))
     for info in ({"action_mask": [0] * 5}, {}, {"action_mask": [1] * 4}):
         with pytest.raises(GuestError):
             reader.read(0, info)
-    parts = MaskReader(Say(), MaskSource(INFO, 5), [2, 3])
+    parts = MaskReader(Say(), MaskSource(INFO, (2, 3)))
     with pytest.raises(GuestError, match="choice 1"):
         parts.read(0, {"action_mask": [1, 1, 0, 0, 0]})
 
 
 def test_after_an_episode_everything_is_legal():
-    reader = MaskReader(Say(), MaskSource(INFO, 5), [5])
+    reader = MaskReader(Say(), MaskSource(INFO, (5,)))
     for info in ({"action_mask": [0] * 5}, {}):
         assert reader.read(0, info, is_over=True).all()
     assert reader.read(0, {"action_mask": FLAGS}, is_over=True).tolist() == list(map(bool, FLAGS))
 
 
 def test_legal_values_are_drawn_alike():
-    rng = np.random.default_rng(0)
-    drawn = np.array([draw_legal(np.concatenate(PAIR), [2, 3], rng) for _ in range(600)])
+    rng, source = np.random.default_rng(0), MaskSource(INFO, (2, 3))
+    drawn = np.array([draw_legal(np.concatenate(PAIR), source, rng) for _ in range(600)])
+    joint = [draw_legal(np.array(COMBINATIONS), source._replace(joint=True), rng) for _ in range(60)]
+    assert set(map(tuple, joint)) == {(1, 0), (1, 2)}
     assert set(map(tuple, drawn.tolist())) == {(1, 0), (1, 2)}
     assert 250 < (drawn[:, 1] == 0).sum() < 350
 
@@ -147,7 +150,7 @@ def test_other_conventions_become_the_infos_mask(env: Any, arguments: dict[str, 
     observation, info = wrapped.reset()
     assert np.asarray(info["action_mask"]).tolist() == flags
     assert wrapped.observation_space.contains(observation)
-    assert find_mask(wrapped, observation, info, [5]) == MaskSource(INFO, 5)
+    assert find_mask(wrapped, observation, info, [5]) == MaskSource(INFO, (5,))
     assert np.asarray(wrapped.step(3)[4]["action_mask"]).tolist() == flags
 
 
@@ -169,10 +172,20 @@ def test_listed_combinations_are_joint():
     wrapped = LegalActions(Pairs(info={"moves": [(1, 0), (1, 2)]}), key="moves", lists=True)
     observation, info = wrapped.reset()
     assert info["action_mask"].tolist() == COMBINATIONS
-    assert find_mask(wrapped, observation, info, [2, 3]) == MaskSource(INFO, 6, joint=True)
+    assert find_mask(wrapped, observation, info, [2, 3]) == MaskSource(INFO, (2, 3), joint=True)
 
 
 def test_a_name_that_is_nowhere_is_a_fault():
     with pytest.raises(GuestError, match="valid_move") as caught:
         LegalActions(Say(info={"valid_moves": FLAGS}), key="valid_move").reset()
     assert "valid_moves" in caught.value.fix
+
+
+def test_a_source_is_read_back_and_other_words_are_refused():
+    source = MaskSource(METHOD, (2, 3), joint=True)
+    assert MaskSource.parse(json.loads(json.dumps(source.to_dict()))) == source
+    assert MaskSource.parse("auto") is MaskSource.parse("off") is None
+    for wrong in ("on", {"place": "sky", "sizes": [2]}, {"place": "info"}):
+        with pytest.raises(ConfigError) as caught:
+            MaskSource.parse(wrong)
+        assert caught.value.key == "env.action_mask"

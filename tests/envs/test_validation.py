@@ -365,10 +365,10 @@ def test_a_check_makes_one_copy_and_closes_it(settings, key):
 def test_a_check_learns_what_is_known_without_a_copy():
     spec = EnvSpec("CartPole-v1", {"max_episode_steps": 30})
     facts = check_env(spec)
-    assert (facts.time_limit, facts.has_mask, facts.agents) == (30, False, ())
+    assert (facts.time_limit, facts.mask, facts.agents) == (30, None, ())
     assert facts.observation_space.shape == (4,)
     assert facts.metadata["render_fps"] == 50
-    assert check_env(EnvSpec("Taxi-v3")).has_mask
+    assert check_env(EnvSpec("Taxi-v3")).mask
 
 
 GUEST = """import os, sys, time, gymnasium

@@ -64,7 +64,7 @@ class Build:
     def with_params(self, params: Mapping[str, Any]) -> Build:
         """Return this with a sample's values in the algo file, and what follows from them for the environment.
 
-        That is what it normalises, and whether the choices of an action are joined.
+        That is what it normalises, whether the choices of an action are joined, and where its mask is.
         """
         from rltune.envs.spaces import has_other_choices  # Imported here, because Gymnasium loads slowly.
 
@@ -75,7 +75,10 @@ class Build:
         if "rewards" in wanted:
             env = replace(env, rewards={"normalise": True})
         row = find_capabilities(algo) or capabilities_of(import_config_class(algo))
-        if row.joins_choices and env.policies is None and has_other_choices(self.facts.action_space):
+        if (mask := self.facts.mask) is not None:
+            env = replace(env, action_mask=mask.to_dict())
+        joins = row.joins_choices or (mask is not None and mask.joint)
+        if joins and env.policies is None and has_other_choices(self.facts.action_space):
             env = replace(env, joint_actions=True)
         return replace(self, algo=algo, env=env)
 

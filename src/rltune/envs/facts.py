@@ -19,6 +19,8 @@ from rltune.errors import ConfigError
 if TYPE_CHECKING:
     import gymnasium
 
+    from rltune.envs.masks import MaskSource
+
 
 @dataclass(frozen=True)
 class EnvFacts:
@@ -29,8 +31,7 @@ class EnvFacts:
             flattened; a user's subclass as its Gymnasium base. With several agents a Dict of theirs.
         action_space: The space of its actions; with several agents a Dict of theirs.
         time_limit: The steps after which Gymnasium truncates an episode; None without a limit.
-        has_mask: Whether it says which actions are allowed, in the observation's or the info's ``action_mask`` or by a
-            method ``action_masks``.
+        mask: Where it says which actions are legal; None if it does not, or ``env.action_mask=off`` leaves it out.
         metadata: Its metadata, of which only what JSON has.
         agents: All agents that there may be, in the environment's order; empty for an environment of one agent.
         notes: What the check has to say about it.
@@ -40,7 +41,7 @@ class EnvFacts:
     observation_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]
     time_limit: int | None = None
-    has_mask: bool = False
+    mask: MaskSource | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     agents: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -72,14 +73,17 @@ class EnvFacts:
         spaces = {name: describe_space(getattr(self, name)) for name in ("observation_space", "action_space")}
         lists = {"agents": list(self.agents), "notes": list(self.notes)}
         mappings = {"metadata": dict(self.metadata), "sources": dict(self.sources)}
-        return {**vars(self), **spaces, **mappings, **lists}
+        return {**vars(self), **spaces, **mappings, **lists, "mask": self.mask and self.mask.to_dict()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> EnvFacts:
         """Make the facts from what `to_dict` has returned."""
         spaces = {name: make_space(values[name]) for name in ("observation_space", "action_space")}
         tuples = {name: tuple(values.get(name, ())) for name in ("agents", "notes")}
-        return cls(**{**values, **spaces, **tuples})
+        from rltune.envs.masks import MaskSource  # Imported here, because Gymnasium loads slowly.
+
+        mask = values.get("mask") and MaskSource.parse(values["mask"])
+        return cls(**{**values, **spaces, **tuples, "mask": mask})
 
 
 def select_json(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -40,23 +40,41 @@ class MaskSource(NamedTuple):
 
     Attributes:
         place: `OBSERVATION`, `INFO` or `METHOD`.
-        num_flags: The number of its flags.
-        joint: Whether it has a flag for each combination of an action's choices, of which the last choice is fastest,
-            and not one for each value of each choice.
+        sizes: The number of values of each choice of an action.
+        joint: Whether it has a flag for each combination of the choices, of which the last choice is fastest, and not
+            one for each value of each choice.
     """
 
     place: str
-    num_flags: int
+    sizes: tuple[int, ...]
     joint: bool = False
 
     @classmethod
     def parse(cls, setting: str | Mapping[str, Any]) -> MaskSource | None:
-        """Return the source that a specification names; None for one that names none, such as ``auto``."""
-        return None if isinstance(setting, str) else cls(**setting)
+        """Return the source that a specification names; None for one that names none, such as ``auto``.
+
+        Raises:
+            ConfigError: It is neither a source nor one of the words that users type.
+        """
+        try:
+            if not isinstance(setting, str):
+                source = cls(**{**setting, "sizes": tuple(map(int, setting["sizes"]))})
+                if source.place in (OBSERVATION, INFO, METHOD):
+                    return source
+            elif setting in (AUTO, OFF):
+                return None
+        except (KeyError, TypeError, ValueError):
+            pass
+        raise ConfigError(SETTING, setting, "is unknown", f"{AUTO}, {OFF}", f"{SETTING}={AUTO}")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the source as JSON values, which `parse` reads."""
-        return self._asdict()
+        return {**self._asdict(), "sizes": list(self.sizes)}
+
+    @property
+    def num_flags(self) -> int:
+        """The number of flags that the environment gives."""
+        return math.prod(self.sizes) if self.joint else sum(self.sizes)
 
     @property
     def path(self) -> tuple[str, ...]:
@@ -101,10 +119,10 @@ def find_mask(
             is_mask = flags.dtype.kind in "biuf" and bool(np.isin(flags, (0, 1)).all())
         except (TypeError, ValueError):
             is_mask = False
-        for joint, count in ((False, sum(sizes)), (True, math.prod(sizes))):
-            if is_mask and flags.size == count:
-                return MaskSource(place, count, joint)
-        source = MaskSource(place, sum(sizes))
+        source = MaskSource(place, tuple(sizes))
+        for form in (source, source._replace(joint=True)):
+            if is_mask and flags.size == form.num_flags:
+                return form
         raise ConfigError(
             SETTING,
             AUTO,
@@ -159,12 +177,11 @@ class MaskReader:
     Args:
         env: The environment with its wrappers.
         source: Where its mask is.
-        sizes: The number of values of each choice of an action.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], source: MaskSource, sizes: Sequence[int]) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], source: MaskSource) -> None:
         self.env, self.source = env, source
-        ends = np.cumsum([source.num_flags] if source.joint else sizes)
+        ends = np.cumsum([source.num_flags] if source.joint else source.sizes)
         self._begins = np.concatenate([[0], ends[:-1]])
 
     def read(self, observation: Any, info: Mapping[str, Any], *, is_over: bool = False) -> np.ndarray:
@@ -206,18 +223,20 @@ class MaskReader:
         return GuestError(f"{where} {problem}", _FLAGS, fix, cause=Cause.OBSERVATION)
 
 
-def draw_legal(flags: np.ndarray, sizes: Sequence[int], rng: np.random.Generator) -> np.ndarray:
+def draw_legal(flags: np.ndarray, source: MaskSource, rng: np.random.Generator) -> np.ndarray:
     """Draw one of the legal values of each choice, each as likely as the others.
 
     Args:
-        flags: A flag for each value of each choice.
-        sizes: The number of values of each choice.
+        flags: As `MaskReader.read` returns them.
+        source: Where they come from.
         rng: Draws.
 
     Returns:
         The index of a value for each choice [choices].
     """
-    parts = np.split(np.asarray(flags, bool), np.cumsum(sizes)[:-1])
+    if source.joint:
+        return np.array(np.unravel_index(rng.choice(np.flatnonzero(flags)), source.sizes), np.int64)
+    parts = np.split(np.asarray(flags, bool), np.cumsum(source.sizes)[:-1])
     return np.array([rng.choice(np.flatnonzero(part)) for part in parts], np.int64)
 
 

@@ -167,14 +167,14 @@ def check_env(spec: EnvSpec) -> EnvFacts:
                 "env.wrappers=[]",
             ) from None
         check_normalising(env, spec)
-        has_mask, notes = check_first_steps(env, spec)
+        mask, notes = check_first_steps(env, spec)
         metadata, sources = select_json(env.metadata if isinstance(env.metadata, dict) else {}), digest_sources(env)
     except Exception:
         with call_guest("close"):
             close_env(env)
         raise
     notes += check_close(env)
-    return EnvFacts(*spaces, find_time_limit(env), has_mask, metadata, notes=tuple(notes), sources=sources)
+    return EnvFacts(*spaces, find_time_limit(env), mask, metadata, notes=tuple(notes), sources=sources)
 
 
 def check_close(env: Any) -> list[str]:
