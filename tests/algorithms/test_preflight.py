@@ -7,9 +7,11 @@ import gymnasium
 import numpy as np
 import pytest
 from builds import make_build
+from gymnasium.spaces import Box, Discrete, Tuple
 
-from rltune.algorithms.preflight import check_corners, check_spaces
-from rltune.config.capabilities import find_capabilities
+from rltune.algorithms.preflight import check_corners, check_mask, check_spaces
+from rltune.config.capabilities import TABLE, find_capabilities
+from rltune.envs.masks import MaskSource
 from rltune.envs.spec import EnvSpec
 from rltune.errors import ConfigError
 from rltune.search.space import parse_space
@@ -160,3 +162,29 @@ def test_policies_of_several_agents_are_built_without_a_copy(algo, monkeypatch):
     monkeypatch.setattr("rltune.envs.pettingzoo.make_parallel_env", lambda *_: pytest.fail("a copy was made"))
     (config,) = check_corners(build, parse_space({}))
     assert list(config.policies) == list(build.facts.agents) == ["agent_0", "agent_1", "agent_2"]
+
+
+@pytest.mark.parametrize(
+    ("algo", "sizes", "space"),
+    [
+        ("sac", (2,), Discrete(2)),
+        ("dqn", (2,), Tuple([Discrete(2), Box(0, 3, (1,), np.int64)])),
+    ],
+)
+def test_an_algorithm_that_would_choose_illegal_actions_is_refused(settings, algo, sizes, space):
+    mask, row = MaskSource("info", sizes), find_capabilities(settings[algo].algo)
+    with pytest.raises(ConfigError) as caught:
+        check_mask({"name": algo}, "Game-v0", mask, space, row)
+    assert (caught.value.key, caught.value.value) == ("algo", algo)
+    assert "env.action_mask=off" in caught.value.fix
+    check_mask({"name": algo}, "Game-v0", None, space, row)
+
+
+@pytest.mark.parametrize("algo", ["ppo", "a2c", "dqn", "rainbow", "appo", "impala"])
+def test_algorithms_with_masks_take_them(settings, algo):
+    row = find_capabilities(settings[algo].algo)
+    check_mask({"name": algo}, "Game-v0", MaskSource("info", (2,)), Discrete(2), row)
+
+
+def test_datasets_and_world_models_have_no_masks():
+    assert [name for name, row in TABLE.items() if row.uses_masks and (row.offline or row.network is None)] == []

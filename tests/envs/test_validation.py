@@ -16,7 +16,9 @@ import few_copies
 import gymnasium
 import numpy as np
 import pytest
+from strict import STRICT
 
+from rltune.envs.masks import MaskSource
 from rltune.envs.spec import EnvSpec
 from rltune.envs.validation import check_env, check_rewards, examine_env, qualify_id, refuse_program
 from rltune.errors import Cause, ConfigError, GuestError, RltuneError
@@ -512,3 +514,12 @@ def test_an_objective_that_hangs_ends_the_check(tmp_path, monkeypatch):
         examine_env(spec, stall_s=1.0)
     assert caught.value.cause is Cause.STALLED
     assert (caught.value.key, caught.value.value) == ("objective.kind", "hanging_score:score")
+
+
+@pytest.mark.parametrize("sizes", [(5,), (2, 3)])
+@pytest.mark.parametrize("form", ["flat", "tuple", "joint"])
+@pytest.mark.parametrize("place", ["observation", "info", "method"])
+def test_strict_environments_are_stepped_by_their_masks(place, form, sizes):
+    facts = check_env(EnvSpec(STRICT, {"place": place, "form": form, "sizes": sizes}))
+    assert facts.mask == MaskSource(place, sizes, form == "joint" and len(sizes) > 1)
+    assert sum("action mask" in note for note in facts.notes) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from functools import partial
@@ -17,6 +18,8 @@ from rltune.search.space import Space
 
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+
+    from rltune.envs.masks import MaskSource
 
 
 MAX_NAMED = 3  # Other values are tried for at most this many parameters that RLlib's error names.
@@ -113,6 +116,7 @@ def _build_module(config: AlgorithmConfig, build: Build) -> None:
 
     pair = build.facts.find_policy_spaces()
     check_spaces(build.algo, build.env.id, pair, capabilities_of(type(config)))
+    check_mask(build.algo, build.env.id, build.facts.mask, build.facts.action_space, capabilities_of(type(config)))
     pairs = {DEFAULT_MODULE: pair} if pair else policy_spaces(build.env, build.facts.spaces_by_agent)
     joint = pair is not None and capabilities_of(type(config)).joins_choices
     spaces = {name: find_network_spaces(*pair, joint=joint) for name, pair in pairs.items()}
@@ -185,3 +189,38 @@ def _format_corner(params: Mapping[str, Any]) -> str:
 def _first_line(error: BaseException) -> str:
     text = next((line for line in str(error).splitlines() if line.strip()), "")
     return f"{type(error).__name__}: {text}"[:300]
+
+
+def check_mask(
+    algo: Mapping[str, Any], env_id: str, mask: MaskSource | None, action_space: Any, row: Capabilities | None
+) -> None:
+    """Refuse an environment with a mask for an algorithm that would choose illegal actions.
+
+    Args:
+        mask: Where the environment says which actions are legal.
+        action_space: The space of its actions.
+        row: The algorithm's features; None if its class has to be imported to know them.
+    """
+    if mask is None or row is None:
+        return
+    from rltune.envs.masks import OFF, SETTING  # Imported here, because Gymnasium loads slowly.
+    from rltune.envs.spaces import read_actions
+
+    fix = f"{SETTING}={OFF} trains without it"
+    if not row.uses_masks:
+        raise ConfigError(
+            "algo",
+            algo["name"],
+            f"does not use an action mask, which env.id={env_id} has: {mask.describe()}",
+            f"masks are for {list_algos(lambda row: row.uses_masks, with_variants=True)}",
+            f"algo=ppo, or {fix}",
+        )
+    joint = read_actions(action_space, joint=True)
+    if (row.joins_choices or mask.joint) and joint.sizes != (math.prod(mask.sizes),):
+        raise ConfigError(
+            "algo",
+            algo["name"],
+            f"chooses whole numbers with the other choices of env.id={env_id}, of which its mask has no flags",
+            "an algorithm with a head for each part of an action",
+            f"algo=ppo, or {fix}",
+        )

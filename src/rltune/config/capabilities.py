@@ -327,6 +327,11 @@ class Capabilities:
     variants: tuple[str, ...] = ()
 
     @property
+    def uses_masks(self) -> bool:
+        """Whether it chooses among the actions alone that an environment's mask says are legal."""
+        return not self.offline and self.network is not None and self.network.kind in ("gaussian", "q")
+
+    @property
     def joins_choices(self) -> bool:
         """Whether it chooses among all combinations of an action's choices, to which whole numbers belong then.
 

@@ -24,7 +24,7 @@ from rltune.algorithms.arguments import (
 from rltune.algorithms.build import Build, make_inputs_absolute
 from rltune.algorithms.checks import check_algorithm
 from rltune.algorithms.normalising import find_obstacles, list_notes, remove_from_space, remove_from_values
-from rltune.algorithms.preflight import check_corners, check_spaces
+from rltune.algorithms.preflight import check_corners, check_mask, check_spaces
 from rltune.checkpoints.clients import make_address
 from rltune.checkpoints.store import Store, open_store
 from rltune.cluster.ray_cluster import check_address, machine_of
@@ -448,6 +448,7 @@ def _check_env(
         spec = replace(spec, evaluation_steps=None)
     spaces = facts.find_policy_spaces()
     check_spaces(config.algo, config.env.id, spaces, row, space)
+    check_mask(config.algo, config.env.id, facts.mask, facts.action_space, row)
     return spec, facts, find_obstacles(config.algo, spec, vectorize, spaces)
 
 
