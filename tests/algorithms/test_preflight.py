@@ -105,24 +105,22 @@ def test_processes_that_the_algo_file_counts_are_allowed(algo):
     assert (config.num_env_runners, config.num_learners) == (2, 2)
 
 
-@pytest.mark.parametrize(
-    ("name", "refused"), [("sac", "observations are images"), ("dqn", "actions are Box"), ("ppo", None)]
-)
+@pytest.mark.parametrize(("name", "refused"), [("sac", "which has images"), ("dqn", "actions are Box"), ("ppo", None)])
 def test_spaces_that_an_algorithm_does_not_take_are_refused(settings, name, refused):
     spaces = gymnasium.spaces.Box(0, 255, (40, 40, 3), np.uint8), gymnasium.spaces.Box(-1.0, 1.0, (2,))
     row = find_capabilities(settings[name].algo)
     if refused is None:
-        check_spaces(settings[name].algo, "Camera-v0", spaces, row)
+        check_spaces(settings[name].algo, EnvSpec("Camera-v0"), spaces, row)
         return
     with pytest.raises(ConfigError, match=refused):
-        check_spaces(settings[name].algo, "Camera-v0", spaces, row)
+        check_spaces(settings[name].algo, EnvSpec("Camera-v0"), spaces, row)
 
 
 def test_whole_numbers_are_a_choice(settings):
     spaces = gymnasium.spaces.Discrete(5), gymnasium.spaces.Box(0, 3, (2,), np.int32)
-    check_spaces(settings["dqn"].algo, "Whole-v0", spaces, find_capabilities(settings["dqn"].algo))
+    check_spaces(settings["dqn"].algo, EnvSpec("Whole-v0"), spaces, find_capabilities(settings["dqn"].algo))
     with pytest.raises(ConfigError, match="discrete actions are for"):
-        check_spaces(settings["sac"].algo, "Whole-v0", spaces, find_capabilities(settings["sac"].algo))
+        check_spaces(settings["sac"].algo, EnvSpec("Whole-v0"), spaces, find_capabilities(settings["sac"].algo))
 
 
 def test_a_config_is_built_and_checked_without_a_copy(algo):

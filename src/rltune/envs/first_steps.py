@@ -18,15 +18,14 @@ from gymnasium import spaces
 from rltune.envs.facts import describe_space, make_space
 from rltune.envs.guest import call_guest
 from rltune.envs.objective import make_score
+from rltune.envs.observations import encode_observation, make_layout
 from rltune.envs.spaces import (
     check_observation,
     check_reward,
     decode_action,
     flatten_action_space,
-    flatten_observation,
     has_network_actions,
     has_plain_actions,
-    has_plain_observations,
     list_choices,
     name_setting,
     to_python,
@@ -64,6 +63,7 @@ class FirstSteps:
     def __init__(self, env: Any, spec: EnvSpec) -> None:
         self._env, self._setting = env, _find_setting(spec)
         self._observation_space, self._action_space = env.observation_space, env.action_space
+        self._layout = make_layout(env.observation_space, spec.encode)
         space = self._action_space
         self._plain = space if has_plain_actions(space) else flatten_action_space(space)
         chosen = self._plain if has_network_actions(self._plain) else flatten_action_space(self._plain)
@@ -113,8 +113,7 @@ class FirstSteps:
     def _look(self, observation: Any, info: Mapping[str, Any], call: str) -> None:
         excess = check_observation(self._observation_space, observation)
         self.excess = self.excess or (f"{excess}, by {call}" if excess else None)
-        if not has_plain_observations(self._observation_space):
-            flatten_observation(self._observation_space, observation)
+        encode_observation(self._observation_space, self._layout, observation)
         self._seen = observation, info
 
     def _find_mask(self) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rltune.envs.layout import FIRST, IMAGE, LAST, MASK, NONE, ONE_HOT, VECTOR, Key, Layout, Leaf
-from rltune.envs.spaces import find_observation_fault
+from rltune.envs.spaces import FLOATS, find_network_actions, find_observation_fault
 from rltune.errors import ABSENT, Cause, ConfigError, GuestError, choices, spell
 
 SMALLEST_SIDE = 8  # An image has sides of at least so many pixels; smaller ones are boards.
@@ -217,6 +217,29 @@ def describe_leaf(leaf: Leaf) -> str:
     return line
 
 
+def is_row(space: gymnasium.Space[Any]) -> bool:
+    """Return whether observations are rows as the environment gives them: one vector of floats."""
+    return isinstance(space, spaces.Box) and space.dtype in FLOATS and len(space.shape) == 1
+
+
+def find_network_spaces(
+    observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], encode: Mapping[str, str] | None = None
+) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
+    """Return the spaces that networks see and choose in, for those of an environment.
+
+    Args:
+        observation_space: The environment's.
+        action_space: The environment's.
+        encode: As for `make_layout`.
+
+    Raises:
+        ConfigError: Networks cannot see such observations, or choose such actions.
+    """
+    layout = make_layout(observation_space, encode)
+    seen = observation_space if is_row(observation_space) else make_view_space(layout)
+    return seen, find_network_actions(action_space)
+
+
 def make_row_space(layout: Layout) -> spaces.Box:
     """Return the Box of rows: vectors of float32, or of uint8 where there is an image of bytes."""
     if layout.num_bytes:
@@ -266,7 +289,10 @@ def encode_observation(space: gymnasium.Space[Any], layout: Layout, observation:
         GuestError: The observation does not fit the space; names the leaf and its value.
     """
     try:
-        return layout.encode(observation, mask)
+        row = layout.encode(observation, mask)
+        if math.isfinite(layout.numbers(row).sum()) or not (fault := find_observation_fault(space, observation)):
+            return row
+        raise fault
     except (ValueError, TypeError) as error:
         fault = find_observation_fault(space, observation)
         raise fault or GuestError(

@@ -83,6 +83,7 @@ class EnvSpec:
         per_copy: What each living copy has for itself, by the constructor's argument: ``number``, ``[port, 5005]``,
             ``folder`` or ``[one_of, ...]`` (`rltune.envs.copies`).
         max_copies: The most copies on a machine at once, of all environments that set it; None: no bound.
+        encode: What networks make of leaves of the observations, by name (`rltune.envs.observations.make_layout`).
     """
 
     id: str
@@ -96,6 +97,7 @@ class EnvSpec:
     restarts: int = 0
     per_copy: Mapping[str, Any] = field(default_factory=dict)
     max_copies: int | None = None
+    encode: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the specification as values that JSON can hold; `spec_of` reads them."""
@@ -117,6 +119,8 @@ class EnvSpec:
             plain["per_copy"] = dict(self.per_copy)
         if self.max_copies is not None:
             plain["max_copies"] = self.max_copies
+        if self.encode:
+            plain["encode"] = dict(self.encode)
         return plain
 
     def list_normalised(self) -> list[str]:
@@ -265,6 +269,7 @@ def spec_of(config: Any) -> EnvSpec:
         int(raw.get("restarts") or 0),
         per_copy=per_copy,
         max_copies=max_copies,
+        encode=raw.get("encode") or {},
     )
 
 
