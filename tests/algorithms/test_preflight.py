@@ -107,17 +107,15 @@ def test_processes_that_the_algo_file_counts_are_allowed(algo):
     assert (config.num_env_runners, config.num_learners) == (2, 2)
 
 
-@pytest.mark.parametrize(
-    ("name", "refused"), [("sac", "observations are images"), ("dqn", "actions are Box"), ("ppo", None)]
-)
+@pytest.mark.parametrize(("name", "refused"), [("sac", "which has images"), ("dqn", "actions are Box"), ("ppo", None)])
 def test_spaces_that_an_algorithm_does_not_take_are_refused(settings, name, refused):
     spaces = gymnasium.spaces.Box(0, 255, (40, 40, 3), np.uint8), gymnasium.spaces.Box(-1.0, 1.0, (2,))
     row = find_capabilities(settings[name].algo)
     if refused is None:
-        check_spaces(settings[name].algo, "Camera-v0", spaces, row)
+        check_spaces(settings[name].algo, EnvSpec("Camera-v0"), spaces, row)
         return
     with pytest.raises(ConfigError, match=refused):
-        check_spaces(settings[name].algo, "Camera-v0", spaces, row)
+        check_spaces(settings[name].algo, EnvSpec("Camera-v0"), spaces, row)
 
 
 S = gymnasium.spaces
@@ -141,10 +139,10 @@ MIXED = S.Tuple((S.Discrete(2), S.Box(0, 1)))
 def test_an_algorithm_takes_the_parts_that_it_can_choose(space, name, refused, settings):
     algo, spaces = settings[name].algo, (S.Box(0, 1, (5,)), space)
     if refused is None:
-        check_spaces(algo, "Parts-v0", spaces, find_capabilities(algo))
+        check_spaces(algo, EnvSpec("Parts-v0"), spaces, find_capabilities(algo))
         return
     with pytest.raises(ConfigError, match=refused) as error:
-        check_spaces(algo, "Parts-v0", spaces, find_capabilities(algo))
+        check_spaces(algo, EnvSpec("Parts-v0"), spaces, find_capabilities(algo))
     assert error.value.key == "algo"
 
 

@@ -6,40 +6,16 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from ray.rllib.algorithms.dqn.dqn_catalog import DQNCatalog
-from ray.rllib.algorithms.ppo.ppo_catalog import PPOCatalog
-from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
-from rltune.algorithms.masked_modules import LAYOUT, find_masked_class
-from rltune.envs.observations import make_layout
-
-
-class Cut:
-    @classmethod
-    def _get_encoder_config(cls, observation_space: Any, model_config_dict: Any, action_space: Any = None) -> Any:
-        layout = model_config_dict[LAYOUT]["leaves"]
-        width = sum(leaf["size"] for leaf in layout if leaf["kind"] != "mask")
-        space = gym.spaces.Box(-1, 1, (width,), np.float32)
-        return super()._get_encoder_config(space, model_config_dict, action_space)  # type: ignore[misc]
-
-
-class CutDQN(Cut, DQNCatalog): ...
-
-
-class CutPPO(Cut, PPOCatalog): ...
+from rltune.compat.row_catalog import see_rows
+from rltune.envs.observations import make_layout, make_view_space
 
 
 def mask_config(config: Any, num_inputs: int, num_flags: int) -> Any:
     """Let a config's networks see ``num_inputs`` columns of observations that end with ``num_flags`` flags."""
-    seen = gym.spaces.Box(-10, 10, (num_inputs,), np.float32)
-    layout = make_layout(seen, mask=(), num_flags=num_flags)
-    rows = gym.spaces.Box(-10, 10, (num_inputs + num_flags,), np.float32)
-    model = config.model_config if isinstance(config.model_config, dict) else vars(config.model_config)
-    catalog = CutDQN if "dqn" in type(config).__module__ else CutPPO
-    return config.environment(observation_space=rows).rl_module(
-        model_config={**model, LAYOUT: layout.to_dict()},
-        rl_module_spec=RLModuleSpec(module_class=find_masked_class(config), catalog_class=catalog),
-    )
+    layout = make_layout(gym.spaces.Box(-10, 10, (num_inputs,), np.float32), mask=(), num_flags=num_flags)
+    see_rows(config, layout)
+    return config.environment(observation_space=make_view_space(layout))
 
 
 def draw_flags(rng: np.random.Generator, rows: int, num_flags: int) -> np.ndarray:

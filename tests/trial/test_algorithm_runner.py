@@ -20,7 +20,8 @@ from rltune import load_policy
 from rltune.cluster.resources import Machine
 from rltune.driver.plan import make_plan
 from rltune.engine.algorithm import FastAlgorithm
-from rltune.envs.spaces import encode_observation, read_actions
+from rltune.envs.observations import make_layout
+from rltune.envs.spaces import read_actions
 from rltune.envs.spec import spec_of
 from rltune.errors import NonFiniteError
 from rltune.policies.evaluation import evaluate_checkpoint
@@ -164,7 +165,8 @@ def test_a_policy_speaks_the_language_of_its_environment(
     policy = load_policy(tmp_path)
     assert (policy.observation_space, policy.action_space) == (observation_space, action_space)
     observations = [observation_space.sample() for _ in range(50)]
-    seen = torch.from_numpy(np.stack([encode_observation(observation_space, obs) for obs in observations]))
+    layout = make_layout(observation_space)
+    seen = torch.from_numpy(layout.view(np.stack([layout.encode(obs) for obs in observations])))
     if observation_space == TABLE:  # What PPO normalises.
         seen = torch.from_numpy(policy.prepare_inputs(np.stack(observations), None)[0])
     with torch.no_grad():

@@ -7,13 +7,13 @@ only to look at it, and the driver never imports the user's modules.
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from rltune.envs.layout import make_space as make_space  # Who describes a space also makes it.
 from rltune.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -52,13 +52,11 @@ class EnvFacts:
 
         With several agents there is no such pair, but one for each agent in `spaces_by_agent`; returns None then.
         """
-        from rltune.envs import spaces
-
         if self.agents:
             return None
         seen, taken = self.observation_space, self.action_space
         return (
-            seen if spaces.has_plain_observations(seen) else spaces.flatten_observation_space(seen),
+            seen,
             taken,
         )
 
@@ -133,43 +131,7 @@ def describe_space(space: Any) -> dict[str, Any]:
     )
 
 
-def make_space(description: Mapping[str, Any]) -> gymnasium.Space[Any]:
-    """Make the space that `describe_space` has described."""
-    from gymnasium import spaces as kinds
-
-    about = dict(description)
-    match about.pop("type"):
-        case "Discrete":
-            return kinds.Discrete(about["n"], start=about["start"], **_read_dtype(about))
-        case "Box":
-            shape, dtype = tuple(about["shape"]), np.dtype(about["dtype"])
-            low, high = (_read_bound(about[key], shape, dtype) for key in ("low", "high"))
-            return kinds.Box(low, high, shape, dtype.type)
-        case "MultiDiscrete":
-            return kinds.MultiDiscrete(np.array(about["nvec"]), start=np.array(about["start"]), **_read_dtype(about))
-        case "MultiBinary":
-            return kinds.MultiBinary(about["n"])
-        case "Text":
-            return kinds.Text(about["max"], min_length=about["min"], charset=about["characters"])
-        case "Dict":
-            # Gymnasium sorts the keys of a plain dict, but keeps the order in which the environment flattens its parts.
-            return kinds.Dict(OrderedDict((key, make_space(part)) for key, part in about["spaces"]))
-        case "Tuple":
-            return kinds.Tuple([make_space(part) for part in about["spaces"]])
-    raise ValueError(f"no such space: {description['type']}")
-
-
 def _describe_bound(values: Any) -> Any:
     """Describe a Box's bound: one number if all elements are equal, as in images, else a list."""
     flat = [x if math.isfinite(x) else str(x) for x in np.asarray(values).reshape(-1).tolist()]
     return flat[0] if flat and all(x == flat[0] for x in flat) else flat
-
-
-def _read_bound(bound: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-    # The greatest integers of 64 bits are no floats.
-    values = np.asarray(bound if isinstance(bound, list) else [bound], dtype if dtype.kind in "iu" else np.float64)
-    return (values.reshape(shape) if isinstance(bound, list) else np.full(shape, values[0])).astype(dtype)
-
-
-def _read_dtype(about: Mapping[str, Any]) -> dict[str, Any]:
-    return {"dtype": np.dtype(about["dtype"]).type} if "dtype" in about else {}

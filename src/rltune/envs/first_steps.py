@@ -18,11 +18,10 @@ from gymnasium import spaces
 from rltune.envs.guest import call_guest
 from rltune.envs.masks import AUTO, OFF, SETTING, MaskReader, MaskSource, draw_legal, find_mask
 from rltune.envs.objective import make_score
+from rltune.envs.observations import encode_observation, make_layout
 from rltune.envs.spaces import (
     check_observation,
     check_reward,
-    flatten_observation,
-    has_plain_observations,
     make_network_actions,
     name_setting,
     read_actions,
@@ -59,6 +58,7 @@ class FirstSteps:
     def __init__(self, env: Any, spec: EnvSpec) -> None:
         self._env, self._setting = env, _find_setting(spec)
         self._observation_space, self._action_space = env.observation_space, env.action_space
+        self._layout = make_layout(env.observation_space, spec.encode)
         self._actions = read_actions(self._action_space)
         # Another object than the environment's, which may keep something else where its own space has a method.
         self._chosen: Any = make_network_actions(self._actions)
@@ -109,8 +109,7 @@ class FirstSteps:
     def _look(self, observation: Any, info: Mapping[str, Any], call: str, is_over: bool = False) -> None:
         excess = check_observation(self._observation_space, observation)
         self.excess = self.excess or (f"{excess}, by {call}" if excess else None)
-        if not has_plain_observations(self._observation_space):
-            flatten_observation(self._observation_space, observation)
+        encode_observation(self._observation_space, self._layout, observation)
         if self._looks_for_mask and self._reader is None:
             self.mask = find_mask(self._env, observation, info, self._actions.sizes)
             if self.mask is not None and call != "reset":

@@ -15,7 +15,7 @@ from ray.rllib.algorithms.marwil import MARWILConfig
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.sac import SACConfig
 
-from rltune.algorithms.masked_modules import MaskedActions, MaskedAPPO, MaskedDQN, MaskedPPO, find_masked_class
+from rltune.compat.masked_modules import MaskedActions, MaskedAPPO, MaskedDQN, MaskedPPO, find_masked_class
 from tests.engine.dqn_learner import ACTIONS, INPUTS, make_config, make_learner
 from tests.engine.masked import draw_flags
 

@@ -17,10 +17,10 @@ from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPP
 from ray.rllib.core.rl_module.apis import TARGET_NETWORK_ACTION_DIST_INPUTS
 from torch import Tensor
 
+from rltune.compat.row_catalog import LAYOUT
 from rltune.config.capabilities import capabilities_of
 from rltune.envs.layout import ILLEGAL, WORD, Layout
 
-LAYOUT = "layout"
 OBS, DIST, ACTIONS, VALUES = "obs", "action_dist_inputs", "actions", "qf_preds"  # RLlib's names of columns.
 
 
