@@ -222,6 +222,14 @@ def test_the_same_network_gives_the_same_files(cartpole, tmp_path):
     assert compute_digest(tmp_path / "a") == compute_digest(tmp_path / "b")
 
 
+def test_numbers_behind_a_wrapper_are_scaled_in_each_mode(tmp_path):
+    space = PARTS["some bounds"]
+    module, policy = write_parts(tmp_path, space)
+    write_bundle(module, tmp_path / "clipped", info={}, action_space=space, actions="clip")
+    seen = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+    np.testing.assert_array_equal(BundlePolicy.load(tmp_path / "clipped").act(seen), policy.act(seen))
+
+
 @pytest.mark.parametrize("name", PARTS)
 def test_parts_are_chosen_as_by_rllibs_distributions(name, tmp_path):
     space = PARTS[name]

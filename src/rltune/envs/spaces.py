@@ -1,7 +1,7 @@
 """Turn observations and actions of any Gymnasium space into those that networks take, and back.
 
-Policies speak the environment's own language if that is a Box or a Discrete space, and else what `FlatObservation` and
-`FlatAction` make of it. Networks see floats, in one vector or an image, and choose a number from 0 or one vector.
+Networks see floats, in one vector or an image. What they choose is described by `rltune.envs.actions`; policies give
+the environment's own actions.
 """
 
 from __future__ import annotations

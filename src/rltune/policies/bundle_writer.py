@@ -21,6 +21,7 @@ from torch import nn
 
 from rltune.compat.rllib_internals import FORWARD_METHODS, read_part
 from rltune.config.capabilities import list_algos, network_of
+from rltune.envs.actions import ActionParts
 from rltune.envs.facts import EnvFacts
 from rltune.envs.facts import describe_space as describe_any_space
 from rltune.envs.pettingzoo import assign_policies, policy_spaces
@@ -94,6 +95,8 @@ def write_bundle(
         "action_space": describe_any_space(module.action_space if action_space is None else action_space),
         "actions": actions,
     }
+    if not ActionParts(spec["action_space"]).is_identity:  # RLlib's setting is about what it sends to `NetworkAction`.
+        spec["actions"] = "normalize"
     root = Path(folder)
     root.mkdir(parents=True, exist_ok=True)
     np.savez(root / "weights.npz", **weights)  # type: ignore[arg-type]  # NumPy's stub mixes up the keywords.

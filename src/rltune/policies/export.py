@@ -215,7 +215,10 @@ def _write(policy: BundlePolicy, observations: np.ndarray, path: Path, format: s
         inputs, outputs = [*inputs, "state"], [*outputs, "next_state"]
     if with_distribution:
         outputs.append(DISTRIBUTION)
-    about = json.dumps({"info": policy.info, "spaces": policy.spaces, "head": policy.head, "acting": policy.acting})
+    about = json.dumps(
+        {"info": policy.info, "spaces": policy.spaces, "head": policy.head, "acting": policy.acting}
+        | {"sizes": policy.actions.sizes}
+    )
     with _silence_exporters():
         batch = torch.export.Dim("batch")
         program = torch.export.export(graph, tuple(example), dynamic_shapes=tuple({0: batch} for _ in example))
