@@ -150,7 +150,8 @@ def export_policy(
         own, exported = (_play(policy, each, observations) for each in (partial(_step, policy), step))
         num_leaves = len(policy.actions.parts)
         pairs = list(zip(own, exported, strict=False))  # A program of torch.export has no distribution.
-        difference = max(_measure_difference(*pair, format) for pair in pairs[:num_leaves])
+        parts = zip(policy.actions.parts, pairs[:num_leaves], strict=True)
+        difference = max(_measure_difference(*pair, format, part.is_rounded) for part, pair in parts)
         if not all(np.allclose(*pair, rtol=10 * TOLERANCE, atol=10 * TOLERANCE) for pair in pairs[num_leaves:]):
             raise PolicyError(
                 ": the parameters of the exported distribution differ from the policy's own",
@@ -231,7 +232,10 @@ def _write(policy: BundlePolicy, observations: Leaves, path: Path, format: str) 
         inputs, outputs = [*inputs, "state"], [*outputs, "next_state"]
     if with_distribution:
         outputs.append(DISTRIBUTION)
-    about = json.dumps({"info": policy.info, "spaces": policy.spaces, "head": policy.head, "acting": policy.acting})
+    about = json.dumps(
+        {"info": policy.info, "spaces": policy.spaces, "head": policy.head, "acting": policy.acting}
+        | {"sizes": policy.actions.sizes}
+    )
     with _silence_exporters():
         batch = torch.export.Dim("batch")
         shapes = (tuple({0: batch} for _ in example),)  # The graph takes any number of tensors.
@@ -313,17 +317,27 @@ def _draw_leaf(policy: BundlePolicy, leaf: Leaf, space: Any, rng: np.random.Gene
     return np.asarray(np.where(small, even, 2 * spread), dtype=dtype)
 
 
-def _measure_difference(expected: np.ndarray, exported: np.ndarray, format: str) -> float:
+def _measure_difference(expected: np.ndarray, exported: np.ndarray, format: str, is_rounded: bool) -> float:
     """Compare the exported policy's actions with the original's, and return the largest difference.
+
+    Args:
+        expected: A part of the original's actions.
+        exported: The same of the exported policy's.
+        format: The format, for the error.
+        is_rounded: Whether it is rounded to whole numbers, of which the next one may be the nearest by chance.
 
     Raises:
         PolicyError: It is too great.
     """
     same_form = expected.shape == exported.shape
     gap = float(np.abs(expected.astype(np.float64) - exported.astype(np.float64)).max()) if same_form else float("inf")
-    discrete = np.issubdtype(expected.dtype, np.integer)
+    discrete = expected.dtype.kind != "f"
     allowed = TOLERANCE if discrete else max(TOLERANCE, float(np.finfo(expected.dtype).eps))
-    if gap > 0 if discrete else not np.allclose(expected, exported, rtol=allowed, atol=allowed):
+    if is_rounded:
+        is_close = same_form and np.allclose(expected, exported, rtol=allowed, atol=1.0)
+    else:
+        is_close = gap == 0 if discrete else np.allclose(expected, exported, rtol=allowed, atol=allowed)
+    if not is_close:
         raise PolicyError(
             f": the exported policy's actions differ from the policy's own by up to {gap:.3g}",
             "equal actions" if discrete else f"a difference of at most {allowed:g}",
