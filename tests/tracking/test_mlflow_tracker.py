@@ -117,6 +117,30 @@ def test_runs_that_a_killed_driver_left_open_are_ended(folder):
     assert after.client.get_run(mine.info.run_id).info.status == "RUNNING"  # a user's own
 
 
+def test_a_sweep_taken_over_leaves_the_old_drivers_runs(folder):
+    before = Sweep(folder).begin().reports([1, 2])
+    before.end(0, "COMPLETE")
+    before.settle()
+    old = before.runs()
+    shutil.copytree(before.folder, folder / "there/outputs/first")
+    after = Sweep(folder / "there", f"sqlite:///{folder}/mlflow.db")
+    after.ledger.forget_mlflow()
+    after.ledger.change_sweep(key="another", mlflow_run_id=before.ledger.sweep().mlflow_run_id)
+    before.report(1, 3)  # the other ledger lacks it
+    after.start().report(1, 3)
+    after.settle()
+    assert {run.info.status for run in before.runs().values()} == {"KILLED", "FINISHED"}
+    before.report(1, 4)  # it is still there
+    before.settle()
+    after.end(1, "COMPLETE")
+    assert after.tracker.close("FINISHED")
+    assert set(after.statuses().values()) == {"FINISHED"}
+    assert after.check_curves() == 10
+    ids = {run.info.run_id for run in after.runs().values()}
+    assert not ids & {run.info.run_id for run in old.values()}
+    before.kill()
+
+
 def test_another_mlflow_gets_everything_again(folder):
     before = end_all(Sweep(folder).begin().reports([1, 2]), 2)
     assert before.tracker.close("FINISHED")

@@ -118,6 +118,11 @@ class MLflowTracker(Tracker):
         self._ids.clear()
         self._runs.open_experiment()
         run = self._runs.read(record.mlflow_run_id)
+        if run is not None and (key := run.data.tags.get(KEY_TAG, sweep.key)) != sweep.key:
+            # The sweep was taken over. Nobody else may be there to end the runs of the driver that was given up.
+            if run.info.status == "RUNNING":
+                self._end_runs(key, run.info.run_id, "KILLED")
+            run = None
         if record.mlflow_run_id and run is None:
             self._ledger.forget_mlflow(self.name)
             # The ids were just deleted from the ledger, but the server may still have the trials' runs.
@@ -197,11 +202,14 @@ class MLflowTracker(Tracker):
 
     def end(self, status: str, outcome: Outcome | None) -> None:
         """End the sweep's and the baseline's MLflow runs with the status, and other open child runs as KILLED."""
+        self._end_runs(self.sweep.key, self._sweep_run_id, status)
+
+    def _end_runs(self, key: str, sweep_run_id: str, status: str) -> None:
         end_ms = int(time.time() * 1000)
-        for run in self._runs.search(ENTRY_TAG, f"{self.sweep.key}/%", " and attributes.status = 'RUNNING'", like=True):
+        for run in self._runs.search(ENTRY_TAG, f"{key}/%", " and attributes.status = 'RUNNING'", like=True):
             is_baseline = run.data.tags[TRIAL_TAG] == BASELINE
             self._runs.end(run.info.run_id, status if is_baseline else "KILLED", end_ms)
-        self._runs.end(self._sweep_run_id, status, end_ms)
+        self._runs.end(sweep_run_id, status, end_ms)
 
     def is_refusal(self, error: BaseException) -> bool:
         """Return whether MLflow refuses the content of a request, or what was to be sent does not exist here."""
