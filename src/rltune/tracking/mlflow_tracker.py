@@ -213,7 +213,8 @@ class MLflowTracker(Tracker):
 
     def is_refusal(self, error: BaseException) -> bool:
         """Return whether MLflow refuses the content of a request, or what was to be sent does not exist here."""
-        return getattr(error, "error_code", "") in REFUSALS or isinstance(error, MissingError)
+        is_refused = getattr(error, "error_code", "") in REFUSALS or isinstance(error, MissingError)
+        return is_refused or super().is_refusal(error)
 
     # -- Methods for the MLflow runs of trials ------------------------------------------------------------------------
 
