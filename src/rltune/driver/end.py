@@ -21,7 +21,7 @@ from rltune.certification.finalists import Finalist, describe_winner, rank_final
 from rltune.certification.result import Certification
 from rltune.certification.selection import EVALUATION, FinalEvaluation, Player, measure_policies
 from rltune.checkpoints.clients import StoreError
-from rltune.cluster.head import INTERVAL_S, HeadWatch
+from rltune.cluster.head import INTERVAL_S, HeadWatch, OwnRayWatch, make_lost_error
 from rltune.config.budget import STEPS_SPENT
 from rltune.config.settings_file import format_settings
 from rltune.config.uris import resolve_uri
@@ -31,7 +31,7 @@ from rltune.driver.publish import publish_outcome
 from rltune.driver.requests.inbox import describe_user
 from rltune.driver.signals import end_process
 from rltune.envs.child import CallGivenUpError, Child
-from rltune.errors import EXIT_TRY_AGAIN, UnavailableError, describe_exception
+from rltune.errors import EXIT_TRY_AGAIN, describe_exception
 from rltune.ledger.outcome import (
     EXIT_NONE,
     EXIT_WINNER,
@@ -322,9 +322,14 @@ def _drop_training_states(sweep: OpenSweep, outcome: Outcome) -> None:
 
 
 def watch_head(sweep: OpenSweep) -> None:
-    """Watch the head node of a joined cluster, and end the sweep and this process if it is lost."""
-    if sweep.plan.is_joined:
-        sweep.housekeeping.add(INTERVAL_S, HeadWatch(lambda: leave_without_head(sweep)).check)
+    """Watch the head node of a joined cluster, or this machine's own Ray; without it the sweep and this process end."""
+
+    def leave() -> None:
+        if sweep.plan.is_joined or not sweep.stopper.signal:  # A signal may have ended Ray, too, as at a job's end.
+            leave_without_head(sweep)
+
+    watch = HeadWatch if sweep.plan.is_joined else OwnRayWatch
+    sweep.housekeeping.add(INTERVAL_S, watch(leave).check)
 
 
 def leave_without_head(sweep: OpenSweep) -> None:
@@ -340,12 +345,7 @@ def leave_without_head(sweep: OpenSweep) -> None:
         thread.join(LEAVE_S)
     elif sweep.ended.wait(LEAVE_S):
         return
-    address, fix = sweep.plan.cluster.address, f"{make_resume_command(sweep.folder)}   # when it is back"
-    end_process(
-        UnavailableError(
-            ": the cluster's head is gone", "a head that answers", fix, key="cluster.address", value=address
-        )
-    )
+    end_process(make_lost_error(sweep.plan.cluster.address, make_resume_command(sweep.folder)))
 
 
 def _end_without_head(sweep: OpenSweep) -> None:
@@ -353,8 +353,9 @@ def _end_without_head(sweep: OpenSweep) -> None:
     folder = sweep.folder
     how = make_resume_command(folder)
     try:
-        head = f"the head of the cluster at {sweep.plan.cluster.address}"
-        sweep.console.note(f"{head} is gone; when it is back, or with cluster.address=... of another one: {how}")
+        head = f"the head of the cluster at {sweep.plan.cluster.address} is gone; when it is back, or with "
+        head += "cluster.address=... of another one"
+        sweep.console.note(f"{head if sweep.plan.is_joined else 'Ray on this machine has ended'}: {how}")
         _end(sweep, ray_lost=True)
         sweep.ledger.close()
         store_results(sweep.plan, sweep.ledger, sweep.invocation.stream)
