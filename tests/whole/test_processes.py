@@ -68,11 +68,11 @@ def test_no_process_meets_the_one_before_it(tmp_path: Path) -> None:
     assert not (tmp_path / "licence").exists()
 
 
-@pytest.mark.parametrize("daemon", ["raylet", "agent"])
+@pytest.mark.parametrize("daemon", ["raylet", "gcs_server", "agent"])
 def test_a_sweep_whose_own_ray_is_killed_can_go_on(daemon: str, tmp_path: Path) -> None:
     """A node ends with its agents, and without a node no trial would ever begin again."""
     words = ["name=own", "algo=ppo", "env=cartpole", "tracking=off", "experiment=smoke", "report=false"]
-    command = [sys.executable, "-m", "rltune", "run", *words, "budget.env_steps=200000", "resume=auto"]
+    command = [sys.executable, "-m", "rltune", "run", *words, "budget.env_steps=60000", "resume=auto"]
     with tempfile.TemporaryDirectory(prefix="o-", dir="/tmp") as short:
         environment = {**os.environ, "RAY_TMPDIR": short}
         with subprocess.Popen(command, cwd=tmp_path, env=environment) as sweep:
