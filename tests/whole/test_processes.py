@@ -68,11 +68,10 @@ def test_no_process_meets_the_one_before_it(tmp_path: Path) -> None:
     assert not (tmp_path / "licence").exists()
 
 
-@pytest.mark.parametrize("daemon", ["raylet", "gcs_server", "agent"])
-def test_a_sweep_whose_own_ray_is_killed_can_go_on(daemon: str, tmp_path: Path) -> None:
-    """A node ends with its agents, and without a node no trial would ever begin again."""
+def test_a_sweep_whose_own_ray_is_killed_can_go_on(tmp_path: Path) -> None:
+    """Without a node no trial would ever begin again."""
     words = ["name=own", "algo=ppo", "env=cartpole", "tracking=off", "experiment=smoke", "report=false"]
-    command = [sys.executable, "-m", "rltune", "run", *words, "budget.env_steps=60000", "resume=auto"]
+    command = [sys.executable, "-m", "rltune", "run", *words, "budget.env_steps=100000", "resume=auto"]
     with tempfile.TemporaryDirectory(prefix="o-", dir="/tmp") as short:
         environment = {**os.environ, "RAY_TMPDIR": short}
         with subprocess.Popen(command, cwd=tmp_path, env=environment) as sweep:
@@ -80,7 +79,7 @@ def test_a_sweep_whose_own_ray_is_killed_can_go_on(daemon: str, tmp_path: Path) 
             while not list(tmp_path.glob("outputs/own/trials/*/*/*-*/manifest.json")) and time.monotonic() < deadline:
                 time.sleep(0.1)
             for process in psutil.Process(sweep.pid).children(recursive=True):
-                if process.name() == daemon or (daemon == "agent" and "DashboardAgent" in " ".join(process.cmdline())):
+                if process.name() == "raylet":
                     process.kill()
             assert sweep.wait(60) == 75
         assert subprocess.run(command, cwd=tmp_path, env=environment, timeout=300).returncode == 0
