@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
-from rltune.algorithms.arguments import META, NORMALISE, apply_params
+from rltune.algorithms.arguments import ENCODER, ENCODER_KWARGS, META, NORMALISE, apply_params
 from rltune.algorithms.checks import make_unknown_error
 from rltune.algorithms.rllib_env import DISCOUNT, register_for_rllib
 from rltune.config.entry_points import import_entry_point, is_subclass
@@ -26,8 +26,11 @@ from rltune.errors import ABSENT, ConfigError
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
+    from rltune.policies.extractors import ExtractorSpec
+
 
 DEFAULT_MODULE = "default_policy"
+MODULE_CLASS = "module_class"
 SMALL_IMAGE = 8  # The convolutions halve an image until its shorter side is not above this.
 CONNECTORS = ("env_to_module_connector", "module_to_env_connector", "learner_connector")
 
@@ -137,7 +140,12 @@ def build_config(build: Build, params: Mapping[str, Any], seed: int) -> Algorith
         observed = [policy.observation_space for policy in config.policies.values()]
     else:
         observed = [pair[0]]
-    if not config.model_config.get("conv_filters") and (filters := _derive_filters(observed)):
+    if extractor := find_extractor(algo):
+        from rltune.algorithms.encoders import use_extractor
+        from rltune.envs.observations import make_layout
+
+        use_extractor(config, extractor, build.facts.observation_space, make_layout(build.facts.observation_space))
+    elif not config.model_config.get("conv_filters") and (filters := _derive_filters(observed)):
         config.rl_module(model_config={**config.model_config, "conv_filters": filters})
     if config.is_offline:
         _read_recorded(config, build)
@@ -148,6 +156,15 @@ def build_config(build: Build, params: Mapping[str, Any], seed: int) -> Algorith
     _share_resources(config, build)
     config.debugging(seed=seed, log_level="ERROR")
     return config
+
+
+def find_extractor(algo: Mapping[str, Any]) -> ExtractorSpec | None:
+    """Return the extractor of the user's that an algo file names; None without one."""
+    from rltune.policies.extractors import ExtractorSpec
+
+    settings = algo.get("rl_module") or {}
+    target = settings.get(ENCODER)
+    return ExtractorSpec(str(target), dict(settings.get(ENCODER_KWARGS) or {})) if target else None
 
 
 def _share_resources(config: AlgorithmConfig, build: Build) -> None:
@@ -234,8 +251,13 @@ def make_inputs_absolute(algo: Mapping[str, Any]) -> Mapping[str, Any]:
 def _apply(config: AlgorithmConfig, section: str, arguments: dict[str, Any], name: str) -> None:
     """Pass a section of the algo file to the AlgorithmConfig method of the same name; explain unknown arguments."""
     if section == "rl_module":
-        _set_policy_init(config, arguments)
-        if isinstance(arguments.get("model_config"), Mapping):
+        for each in (ENCODER, ENCODER_KWARGS):  # `build_config` sets the encoder, when it knows the spaces.
+            arguments.pop(each, None)
+        if target := arguments.pop(MODULE_CLASS, None):
+            _set_module_class(config, target, arguments.pop("small_policy_init", False))
+        else:
+            _set_policy_init(config, arguments)
+        if not target and isinstance(arguments.get("model_config"), Mapping):
             from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
             arguments["model_config"] = DefaultModelConfig(**arguments["model_config"])
@@ -269,6 +291,23 @@ def _set_policy_init(config: AlgorithmConfig, arguments: dict[str, Any]) -> None
         from rltune.algorithms.ppo import begin_with_small_policy
 
         begin_with_small_policy(config)
+
+
+def _set_module_class(config: AlgorithmConfig, target: str, begins_small: bool) -> None:
+    """Let a config build the user's own RLModule, which stock RLlib trains.
+
+    Raises:
+        ConfigError: There is no such class, or it is no RLModule.
+    """
+    from ray.rllib.core.rl_module.rl_module import RLModule, RLModuleSpec
+
+    from rltune.algorithms.ppo import SmallPolicyCatalog
+
+    key, usage = f"algo.rl_module.{MODULE_CLASS}", "package.module:Class of a ray.rllib.core.rl_module.RLModule"
+    cls = import_entry_point(key, target, "RLModule", is_subclass(RLModule), usage, f"~{key}")
+    # A subclass of RLlib's default module builds its layers by a catalog; others leave it alone.
+    catalog = SmallPolicyCatalog if begins_small else None
+    config.rl_module(rl_module_spec=RLModuleSpec(module_class=cls, catalog_class=catalog))
 
 
 def _import_own_parts(section: str, arguments: dict[str, Any]) -> None:

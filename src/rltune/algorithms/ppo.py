@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from ray.rllib.algorithms.ppo.ppo_catalog import PPOCatalog
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from torch import nn
+
+from rltune.compat.encoder_catalog import GivenEncoderPPOCatalog
 
 POLICY_GAIN = 0.01
 
 
-class SmallPolicyCatalog(PPOCatalog):
+class SmallPolicyCatalog(GivenEncoderPPOCatalog):
     """RLlib's catalog, but the last policy layer starts orthogonal with a gain of 0.01 and with zero biases.
 
     Stable-Baselines3 begins so too. Its other layers begin orthogonal as well, which is left out: with it PPO learns

@@ -111,9 +111,9 @@ class Layout:
         self.images = tuple(leaf for leaf in self.leaves if leaf.kind == IMAGE)
         self.mask = next((leaf for leaf in self.leaves if leaf.kind == MASK), None)
         # The bytes before the numbers, so that these begin at a whole word.
-        self._room = -(-self.num_bytes // WORD) * WORD if self.num_numbers else self.num_bytes
+        self.numbers_begin = -(-self.num_bytes // WORD) * WORD if self.num_numbers else self.num_bytes
         self.dtype = np.dtype(np.uint8 if self.num_bytes else np.float32)
-        self.width = self._room + WORD * self.num_numbers if self.num_bytes else self.num_numbers
+        self.width = self.numbers_begin + WORD * self.num_numbers if self.num_bytes else self.num_numbers
 
     @classmethod
     def from_dict(cls, description: Mapping[str, Any]) -> Layout:
@@ -178,7 +178,7 @@ class Layout:
 
     def numbers(self, rows: Any) -> Any:
         """Return the numbers [..., num_numbers] of rows as a view of float32, which may be written."""
-        return rows[..., self._room :].view(np.float32) if self.num_bytes else rows
+        return rows[..., self.numbers_begin :].view(np.float32) if self.num_bytes else rows
 
     def bytes(self, rows: Any) -> Any:
         """Return the bytes [..., num_bytes] of rows as a view of uint8."""

@@ -7,6 +7,7 @@ that reading one runs no code of its author's. Only the heads' ``describe``, whi
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
@@ -22,6 +23,8 @@ from torch import nn
 FORMAT = 1  # The current version of the bundle's format; all versions from 1 on can be read.
 # The folder with one bundle per policy of a multi-agent checkpoint; a policy.json about all of them lies beside it.
 POLICIES = "policies"
+GRAPH_FILE = "network.onnx"
+"""The file of a bundle with its network as a graph, where a part of the network is code of somebody's."""
 # The constructor arguments that are saved for each type of torch layer. To support another layer type, add it here.
 LAYERS: dict[str, tuple[str, ...]] = {
     "Linear": ("in_features", "out_features"),
@@ -272,6 +275,18 @@ HEADS: dict[str, type[Head]] = {
 }
 
 
+def make_head(settings: dict[str, Any]) -> Head:
+    """Make the head that ``policy.json`` describes.
+
+    Raises:
+        ValueError: This reader does not know it.
+    """
+    kind = settings["kind"]
+    if kind not in HEADS:
+        raise ValueError(f"unknown head {kind}: this bundle needs a newer rltune")
+    return HEADS[kind](settings)
+
+
 class Network(nn.Module):
     """A policy's inference network: maps float32 observations (batch, features) to its `Head`'s outputs.
 
@@ -280,14 +295,14 @@ class Network(nn.Module):
     Attributes:
         head: What the output means.
         memory_size: Numbers that an episode's memory takes: the LSTM's output and its cell; 0 without memory.
+        extractor: Code of somebody's that makes features of observations; None without.
     """
 
-    def __init__(self, spec: dict[str, Any], weights: dict[str, np.ndarray]) -> None:
+    def __init__(
+        self, spec: dict[str, Any], weights: dict[str, np.ndarray], extractor: nn.Module | None = None
+    ) -> None:
         super().__init__()
-        kind = spec["head"]["kind"]
-        if kind not in HEADS:
-            raise ValueError(f"unknown head {kind}: this bundle needs a newer rltune")
-        self.head = HEADS[kind](spec["head"])
+        self.head, self.extractor = make_head(spec["head"]), extractor
         self.parts = nn.ModuleDict({name: _build_layers(layers) for name, layers in spec["layers"].items()})
         if "log_std" in weights:
             self.log_std = nn.Parameter(torch.empty(weights["log_std"].shape))
@@ -303,11 +318,50 @@ class Network(nn.Module):
 
     def step(self, rows: torch.Tensor, memory: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute the outputs and the next LSTM state from observations and state (batch, memory_size)."""
-        hidden = self.parts["encoder"](rows)
+        hidden = self.parts["encoder"](rows if self.extractor is None else self.extractor(rows))
         if self.memory_size:
             hidden, cell = self.parts["memory"][0](hidden, memory.chunk(2, dim=-1))  # type: ignore[index]
             memory = torch.cat((hidden, cell), dim=-1)
         return self.head.compute_output(self, hidden), memory
+
+
+class GraphNetwork(nn.Module):
+    """A policy's network as an ONNX graph, for want of the code of which a part of it consists.
+
+    Attributes:
+        head: As in `Network`.
+        memory_size: As in `Network`.
+    """
+
+    def __init__(self, spec: dict[str, Any], graph: bytes) -> None:
+        super().__init__()
+        self.head, self._session = make_head(spec["head"]), open_graph(graph)
+        memory = [each.shape[1] for each in self._session.get_inputs() if each.name == "memory"]
+        self.memory_size: int = int(memory[0]) if memory else 0
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Compute the outputs for observations at the start of an episode, where the LSTM's state is zero."""
+        return self.step(rows, rows.new_zeros(rows.shape[0], self.memory_size))[0]
+
+    def step(self, rows: torch.Tensor, memory: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Compute the outputs and the next LSTM state as `Network.step` does."""
+        inputs = {"rows": rows.numpy()} | ({"memory": memory.numpy()} if self.memory_size else {})
+        out, *after = map(torch.from_numpy, self._session.run(None, inputs))
+        return out, after[0] if after else memory
+
+
+def open_graph(content: bytes) -> Any:
+    """Open an ONNX graph on the CPU; from bytes, so that it cannot name other files that hold its weights.
+
+    Raises:
+        ValueError: It cannot be opened, or onnxruntime is not installed.
+    """
+    try:
+        import onnxruntime
+
+        return onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's errors derive from Exception alone.
+        raise ValueError(f"an ONNX graph cannot be opened: {error}") from error
 
 
 def _build_layers(layers: list[dict[str, Any]]) -> nn.Sequential:
@@ -398,19 +452,24 @@ class BundlePolicy:
         action_scaling: Maps the network's choice to an action; None if the choice is the action, of Discrete from 0.
         acting: How it acts unless its caller says so, and what that follows from (``choose_acting`` of ``acting`` made
             it). None if it acts deterministically.
-        is_trusted: Tells whether the modules that its environment names may be imported.
+        extractor: The class and the arguments of the code that makes features of observations, ``class`` and
+            ``kwargs``; None if there are layers alone. Such a network is made when it is first used.
+        graph: The network as ONNX, which runs nobody's code; registered policies with an extractor have one.
+        is_trusted: Tells whether the modules that its environment and its extractor name may be imported.
     """
 
     is_trusted: Callable[[], bool] = staticmethod(lambda: False)
 
-    def __init__(self, spec: dict[str, Any], weights: dict[str, np.ndarray]) -> None:
+    def __init__(self, spec: dict[str, Any], weights: dict[str, np.ndarray], graph: bytes | None = None) -> None:
         self.info: dict[str, Any] = spec["info"]
         self.acting: dict[str, Any] | None = spec.get("acting")
-        self.network = Network(spec, weights)
+        self.extractor: dict[str, Any] | None = spec.get("extractor")
+        self.graph, self._spec, self._weights = graph, spec, weights
+        head = make_head(spec["head"]) if self.extractor else self.network.head
         self.spaces: dict[str, dict[str, Any]] = {k: spec[f"{k}_space"] for k in ("observation", "action")}
-        self.head: str = self.network.head.kind
+        self.head: str = head.kind
         self.observation_filter = _read_filter(spec.get("observation_filter"), weights)
-        is_counted = self.network.head.is_discrete
+        is_counted = head.is_discrete
         self.action_scaling = _read_scaling("count" if is_counted else spec["actions"], self.spaces["action"])
         self._shape: tuple[int, ...] = tuple(self.spaces["observation"].get("shape", ()))
         self._memory: np.ndarray | None = None
@@ -431,8 +490,9 @@ class BundlePolicy:
             for key in ("observation", "action"):
                 _check_size(spec[f"{key}_space"])
             _check_arrays(root / "weights.npz")
+            graph = root / GRAPH_FILE
             with np.load(root / "weights.npz", allow_pickle=False) as arrays:
-                return cls(spec, dict(arrays))
+                return cls(spec, dict(arrays), graph.read_bytes() if graph.is_file() else None)
         except (ValueError, OSError):
             raise
         except Exception as error:  # Whatever its author wrote into it.
@@ -448,6 +508,23 @@ class BundlePolicy:
         way = "" if self.deterministic else ", sampled"
         return f"<Policy {self.info.get('algo', '?')} for {env}{origin}: {sees} -> {does}{way}>"
 
+    @functools.cached_property
+    def network(self) -> Network | GraphNetwork:
+        """The network, a `Network` or a `GraphNetwork`."""
+        return self.make_network() if self.extractor else Network(self._spec, self._weights)
+
+    def make_network(self, extractor: nn.Module | None = None) -> Network | GraphNetwork:
+        """Make the network of a policy with an extractor: as a graph, or with an extractor that the caller has made.
+
+        Raises:
+            ValueError: The policy has no graph.
+        """
+        if extractor is not None:
+            return Network(self._spec, self._weights, extractor)
+        if self.graph is None:
+            raise ValueError(f"the network needs {(self.extractor or {}).get('class')}, and has no ONNX graph")
+        return GraphNetwork(self._spec, self.graph)
+
     @property
     def deterministic(self) -> bool:
         """Whether it acts deterministically unless its caller says otherwise; else it samples its actions."""
@@ -456,7 +533,7 @@ class BundlePolicy:
     @property
     def has_distribution(self) -> bool:
         """Whether its actions can be sampled from the distribution that training sampled from."""
-        return self.network.head.is_distribution
+        return HEADS[self.head].is_distribution
 
     @property
     def observation_space(self) -> Any:

@@ -13,7 +13,7 @@ import io
 import json
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -164,8 +164,7 @@ def export_policy(
 def _check_format(format: str) -> None:
     if format not in FORMATS:
         raise PolicyError("is unknown", choices(format, FORMATS), "format=onnx", key="format", value=format)
-    missing = [name for name in FORMATS[format] if importlib.util.find_spec(name) is None]
-    if missing:
+    if missing := find_missing_packages(format):
         raise PolicyError(
             f"needs {', '.join(missing)}, which is not installed",
             "the extra 'export', or format=torch",
@@ -173,6 +172,29 @@ def _check_format(format: str) -> None:
             key="format",
             value=format,
         )
+
+
+def find_missing_packages(format: str) -> list[str]:
+    """Return the Python packages that an export format needs and that are not installed."""
+    return [name for name in FORMATS[format] if importlib.util.find_spec(name) is None]
+
+
+def write_onnx(graph: nn.Module, inputs: Mapping[str, torch.Tensor], outputs: Sequence[str], path: Path) -> None:
+    """Write a torch graph as ONNX, for any number of rows.
+
+    Args:
+        graph: In evaluation mode.
+        inputs: Two rows of each input, by its name: the exporter would take a single one for a fixed number.
+        outputs: The names of the outputs.
+        path: The file.
+    """
+    with _silence_exporters():
+        shapes = tuple({0: torch.export.Dim("batch")} for _ in inputs)
+        program = torch.export.export(graph, tuple(inputs.values()), dynamic_shapes=shapes)
+        exported: Any = torch.onnx.export(
+            program, dynamo=True, verbose=False, input_names=list(inputs), output_names=list(outputs)
+        )
+        exported.save(str(path), external_data=False)
 
 
 # The type of a function that maps (observations, state) to (actions, next state, the distribution's parameters).

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 
 from rltune.checkpoints.store import is_own_checkpoint
-from rltune.errors import PolicyError, choices
+from rltune.envs.observations import make_layout
+from rltune.errors import PolicyError, RltuneError, choices, describe_exception
 from rltune.formatting import spell_command
 from rltune.ledger.sweep_ref import LATEST, SweepRef
 from rltune.policies import bundle_reader
@@ -26,12 +27,38 @@ from rltune.policies.uri import (
     locate_policy,
     locate_trusted_algorithm,
     read_environment,
+    require_own_code,
     require_own_environment,
 )
 
 
 class Policy(bundle_reader.BundlePolicy):
     """A trained policy that can build its training environment, and whose errors say what is allowed and what to do."""
+
+    def make_network(
+        self, extractor: torch.nn.Module | None = None
+    ) -> bundle_reader.Network | bundle_reader.GraphNetwork:
+        """Make the network of a policy with an extractor: by its class if its author is trusted, else as a graph.
+
+        Raises:
+            PolicyError: The class may not be imported, or cannot be, and there is no graph.
+        """
+        if self.graph is not None and not self.is_trusted():
+            return super().make_network()
+        from rltune.policies.extractors import ExtractorSpec, FeatureExtractor
+
+        spec = ExtractorSpec.from_dict(self.extractor)
+        require_own_code(spec.module, self, f"encoder {spec.target}")
+        try:
+            extractor = FeatureExtractor(spec, self.observation_space, make_layout(self.observation_space))
+            return super().make_network(extractor)
+        except Exception as error:  # The class may be another one than in the training.
+            what = error.what if isinstance(error, RltuneError) else describe_exception(error)
+            raise PolicyError(
+                f"this policy's encoder {spec.target} cannot be made: {what}",
+                "the class as it was in the training, and its module on PYTHONPATH",
+                "without trust=true it acts by its ONNX graph" if self.graph else f"put {spec.module} on PYTHONPATH",
+            ) from error
 
     def prepare_inputs(self, obs: Any, state: Any) -> tuple[np.ndarray, np.ndarray, bool]:
         """Encode observations and the hidden state as inputs of the network.
