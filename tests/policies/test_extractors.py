@@ -10,7 +10,9 @@ import torch
 from gymnasium import spaces
 
 from rltune.envs.observations import make_layout
-from rltune.errors import ConfigError, GuestError
+from rltune.errors import ConfigError, GuestError, PolicyError
+from rltune.policies.bundle_reader import BundlePolicy
+from rltune.policies.export import export_policy
 from rltune.policies.extractors import (
     ExtractorSpec,
     FeatureExtractor,
@@ -18,10 +20,12 @@ from rltune.policies.extractors import (
     examine_extractors,
     present_space,
     split_rows,
+    write_graph,
 )
+from rltune.policies.mlflow_model import make_model_arguments
+from rltune.policies.policy import load_policy
+from tests.support.own_encoders import NETS, VECTOR, write_untrained
 
-NETS = "tests.support.own_nets"
-VECTOR = spaces.Box(-1, 1, (4,), np.float32)
 CAMERA = spaces.Box(0, 255, (40, 36, 3), np.uint8)
 NESTED = spaces.Dict(
     {
@@ -151,3 +155,75 @@ def test_the_check_runs_in_a_process_of_its_own(monkeypatch):
         examine_extractors(specs, VECTOR, 60)
     assert (refused.value.key, refused.value.value) == ("algo.rl_module.encoder", "no_such_nets:Linear")
     assert NETS not in sys.modules
+
+
+# -- The graph of a registered policy ------------------------------------------------------------------
+
+
+def forget_class(folder):
+    """Let the bundle name a class that does not exist here."""
+    file = folder / "policy.json"
+    file.write_text(file.read_text().replace(NETS, "no_such_nets"))
+
+
+@pytest.mark.slow  # Each exports a graph.
+@pytest.mark.parametrize(
+    ("algo", "model"), [("ppo", {}), ("ppo", {"use_lstm": True, "lstm_cell_size": 4}), ("dqn", {})]
+)
+def test_a_policy_acts_alike_where_its_class_does_not_exist(tmp_path, algo, model):
+    write_untrained(tmp_path, algo, **model)
+    own = load_policy(tmp_path, trust=True)
+    assert write_graph(str(tmp_path))
+    forget_class(tmp_path)
+    policy, plain = load_policy(tmp_path), BundlePolicy.load(tmp_path)
+    assert repr(policy) == repr(own)
+    memory = np.random.default_rng(1).normal(size=(50, policy.memory_size)).astype(np.float32)
+    rows = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
+    for deterministic in (True, False):
+        expected, after = own.predict(rows, memory, deterministic=deterministic, rng=3)
+        for each in (policy, plain):
+            actions, state = each.predict(rows, memory, deterministic=deterministic, rng=3)
+            assert (actions == expected).all()
+            assert np.allclose(state, after, atol=1e-5)
+    assert policy.act(rows[0]) in policy.action_space
+    with pytest.raises(PolicyError, match=r"no_such_nets") as refused:
+        load_policy(tmp_path, trust=True).act(rows)
+    assert "without trust=true" in refused.value.fix
+    with pytest.raises(PolicyError, match=r"no_such_nets"):
+        export_policy(policy, tmp_path / "policy.onnx")
+
+
+def test_a_strangers_class_is_not_imported_without_trust(tmp_path, monkeypatch):
+    module = write_untrained(tmp_path)
+    monkeypatch.delitem(sys.modules, NETS)
+    policy = load_policy(tmp_path)
+    assert policy.info == {"algo": "ppo"}
+    with pytest.raises(PolicyError, match=f"'{NETS}', which its author has chosen") as refused:
+        policy.act(np.zeros(4, np.float32))
+    assert "trust=True" in refused.value.fix
+    assert NETS not in sys.modules
+    rows = torch.zeros(1, 4)
+    with torch.no_grad():
+        expected = module.forward_inference({"obs": rows})["action_dist_inputs"]
+    assert torch.allclose(load_policy(tmp_path, trust=True).network(rows), expected)
+
+
+@pytest.mark.parametrize("target", ["subprocess:Popen", "os:getcwd", "json:JSONDecoder"])
+def test_nothing_but_a_network_is_called_of_an_imported_module(tmp_path, target):
+    write_untrained(tmp_path)
+    file = tmp_path / "policy.json"
+    file.write_text(file.read_text().replace(f"{NETS}:Attention", target))
+    with pytest.raises(PolicyError, match=r"torch\.nn\.Module"):
+        load_policy(tmp_path).act(np.zeros(4, np.float32))
+
+
+@pytest.mark.slow
+def test_a_network_without_a_graph_leaves_none(tmp_path):
+    write_untrained(tmp_path, name="Branching")
+    with pytest.raises(PolicyError, match="ONNX cannot express"):
+        write_graph(str(tmp_path))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["policy.json", "weights.npz"]
+    arguments = make_model_arguments(tmp_path)
+    assert arguments["signature"].outputs.inputs[0].shape == (-1,)
+    with pytest.raises(ValueError, match="no ONNX graph"):
+        BundlePolicy.load(tmp_path).act(np.zeros(4, np.float32))

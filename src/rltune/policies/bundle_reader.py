@@ -309,8 +309,7 @@ class Network(nn.Module):
         state = {key: torch.from_numpy(weights[key.removeprefix("parts.")]) for key in self.state_dict()}
         self.load_state_dict(state, assign=True)
         self.requires_grad_(False).eval()
-        cell: Any = self.parts["memory"][0] if "memory" in self.parts else None  # type: ignore[index]
-        self.memory_size: int = 2 * cell.hidden_size if cell else 0
+        self.memory_size = _count_memory(spec)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """Compute the outputs for observations at the start of an episode, where the LSTM's state is zero."""
@@ -325,6 +324,11 @@ class Network(nn.Module):
         return self.head.compute_output(self, hidden), memory
 
 
+def _count_memory(spec: dict[str, Any]) -> int:
+    """Count the numbers that an episode's memory takes."""
+    return sum(2 * int(cell["hidden_size"]) for cell in spec["layers"].get("memory", ()))
+
+
 class GraphNetwork(nn.Module):
     """A policy's network as an ONNX graph, for want of the code of which a part of it consists.
 
@@ -335,9 +339,7 @@ class GraphNetwork(nn.Module):
 
     def __init__(self, spec: dict[str, Any], graph: bytes) -> None:
         super().__init__()
-        self.head, self._session = make_head(spec["head"]), open_graph(graph)
-        memory = [each.shape[1] for each in self._session.get_inputs() if each.name == "memory"]
-        self.memory_size: int = int(memory[0]) if memory else 0
+        self.head, self._session, self.memory_size = make_head(spec["head"]), open_graph(graph), _count_memory(spec)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """Compute the outputs for observations at the start of an episode, where the LSTM's state is zero."""
@@ -548,7 +550,7 @@ class BundlePolicy:
     @property
     def memory_size(self) -> int:
         """The size of a recurrent policy's hidden state for one episode; 0 for a policy without memory."""
-        return self.network.memory_size
+        return _count_memory(self._spec)
 
     def reset(self) -> None:
         """Clear the hidden state of a recurrent policy before a new episode; other policies do not need this."""

@@ -25,8 +25,9 @@ from torch import nn
 
 from rltune.config.capabilities import list_algos
 from rltune.errors import PolicyError, choices, describe_exception
-from rltune.policies.bundle_reader import BundlePolicy
+from rltune.policies.bundle_reader import BundlePolicy, GraphNetwork
 from rltune.policies.policy import MultiAgentPolicy, load_policy, require_single_agent
+from rltune.policies.uri import TRUST
 
 # The Python packages that each export format needs.
 FORMATS = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "torch": ()}
@@ -129,6 +130,14 @@ def export_policy(
     else:
         name = str(policy.info.get("algo", "policy"))
     policy = require_single_agent(policy, "an export")
+    if isinstance(policy.network, GraphNetwork):
+        raise PolicyError(
+            f"acts by a graph of its network here, because {(policy.extractor or {}).get('class')} is somebody's code",
+            "the class of its encoder, which is imported if you trust its author",
+            f"{TRUST}; rltune.load_policy(uri, trust=True)",
+            key="policy",
+            value=name,
+        )
     path = Path(out).expanduser().absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
     observations = _draw_observations(policy)
@@ -194,6 +203,8 @@ def write_onnx(graph: nn.Module, inputs: Mapping[str, torch.Tensor], outputs: Se
         exported: Any = torch.onnx.export(
             program, dynamo=True, verbose=False, input_names=list(inputs), output_names=list(outputs)
         )
+        for node in exported.model.graph.all_nodes():  # Each has a stack trace, with the paths of this machine.
+            node.metadata_props.clear()
         exported.save(str(path), external_data=False)
 
 

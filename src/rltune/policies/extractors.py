@@ -29,8 +29,8 @@ from rltune.envs.facts import describe_space, make_space
 from rltune.envs.guest import call_guest, import_guest
 from rltune.envs.layout import IMAGE, LAST, MASK, NONE, ONE_HOT, VECTOR, Layout, Leaf
 from rltune.envs.observations import list_leaves, make_layout
-from rltune.errors import ConfigError, GuestError, describe_exception, nearest
-from rltune.policies.bundle_reader import open_graph
+from rltune.errors import ConfigError, GuestError, PolicyError, describe_exception, nearest
+from rltune.policies.bundle_reader import GRAPH_FILE, open_graph
 
 KEY, KWARGS_KEY = "algo.rl_module.encoder", "algo.rl_module.encoder_kwargs"
 USAGE = "module:Class of a torch.nn.Module with the signature of Stable-Baselines3's BaseFeaturesExtractor"
@@ -338,19 +338,26 @@ def _check_parameters(spec: ExtractorSpec, module: nn.Module) -> None:
 
 
 def _train_once(spec: ExtractorSpec, encoder: FeatureExtractor, rows: Tensor) -> None:
-    """Compute gradients as learning does, and refuse an extractor whose buffers change meanwhile.
+    """Compute gradients as learning does, with other weights, and refuse an extractor whose buffers change meanwhile.
 
     Raises:
         ConfigError: Names the buffer and its layer.
         GuestError: The extractor raises an exception.
     """
     before = {name: buffer.clone() for name, buffer in encoder.module.named_buffers()}
+    weights = {name: parameter.detach().clone() for name, parameter in encoder.module.named_parameters()}
+    with torch.no_grad():
+        for parameter in encoder.module.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
     with torch.enable_grad(), call_guest(f"training of {spec.target}"):
         features = encoder.train()(rows)
         if features.requires_grad:
             features.sum().backward()
         encoder.zero_grad(set_to_none=True)
         copy.deepcopy(encoder)  # As RLlib makes target networks.
+    with torch.no_grad():
+        for name, parameter in encoder.module.named_parameters():
+            parameter.copy_(weights[name])
     for name, buffer in encoder.module.named_buffers():
         if name not in before or not torch.equal(buffer, before[name]):
             layer = type(encoder.module.get_submodule(name.rpartition(".")[0])).__name__
@@ -382,6 +389,10 @@ def draw_views(space: spaces.Space[Any], layout: Layout, count: int) -> Any:
     return np.where(np.abs(views) < MAX_DRAWN, views, noise)
 
 
+def _draw_many(space: spaces.Space[Any], layout: Layout) -> Tensor:
+    return torch.from_numpy(draw_views(space, layout, max(2, min(NUM_ROWS, MAX_NUMBERS // layout.num_columns))))
+
+
 def _export_once(spec: ExtractorSpec, encoder: FeatureExtractor, space: spaces.Space[Any], layout: Layout) -> list[str]:
     """Export an untrained extractor to ONNX, compare it on 1, 2 and many rows, and return a note if that fails."""
     from rltune.policies.export import find_missing_packages, write_onnx
@@ -392,20 +403,84 @@ def _export_once(spec: ExtractorSpec, encoder: FeatureExtractor, space: spaces.S
     )
     if missing := find_missing_packages("onnx"):
         return [f"{KEY}={spec.target} is not exported to ONNX without {', '.join(missing)} (rltune[export]): {loss}"]
-    count = max(2, min(NUM_ROWS, MAX_NUMBERS // max(1, layout.num_columns)))
-    rows = draw_views(space, layout, count)
+    rows = _draw_many(space, layout)
     try:
         with tempfile.TemporaryDirectory() as folder, torch.no_grad(), call_guest(f"export of {spec.target} to ONNX"):
             path = Path(folder) / "extractor.onnx"
-            write_onnx(encoder, {"rows": torch.from_numpy(rows[:2])}, ["features"], path)
-            graph = open_graph(path.read_bytes())
-            for size in (1, 2, count):
-                (out,) = graph.run(["features"], {"rows": rows[:size]})
-                expected = encoder(torch.from_numpy(rows[:size])).numpy()
-                if not np.allclose(out, expected, equal_nan=True, **TOLERANCE):
-                    raise ValueError(f"for {size} observations the graph returns other features")
+            write_onnx(encoder, {"rows": rows[:2]}, ["features"], path)
+            _compare(encoder, path, {"rows": rows})
     except GuestError as fault:
         cause = fault.__cause__
         why = describe_exception(cause)[:200] if isinstance(cause, Exception) else fault.problem
         return [f"ONNX cannot express {KEY}={spec.target} ({why}): {loss}"]
     return []
+
+
+# -- The graph of a registered policy ----------------------------------------------------------------------------------
+
+
+class _StepGraph(nn.Module):
+    """A network's step as a graph, of whose memory a policy without one has no input."""
+
+    def __init__(self, network: Any) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, rows: Tensor, memory: Tensor | None = None) -> Any:
+        """Compute the outputs of a batch and, with a memory, the next one."""
+        return self.network(rows) if memory is None else self.network.step(rows, memory)
+
+
+def write_graph(folder: str, progress: Any = None) -> bool:
+    """Write the network of a bundle with an extractor as an ONNX graph beside it, in a process of its own.
+
+    The graph was compared on 1, 2 and many rows, so that the policy acts alike where nobody has the extractor's code.
+
+    Args:
+        folder: The bundle, of the user's own sweep.
+        progress: Not called.
+
+    Returns:
+        True.
+
+    Raises:
+        PolicyError: ONNX cannot express the network.
+    """
+    from rltune.policies.export import write_onnx
+    from rltune.policies.policy import load_policy
+
+    policy: Any = load_policy(folder, trust=True)
+    graph, space = _StepGraph(policy.network).eval(), policy.observation_space
+    layout, draft = make_layout(space), Path(folder) / f".{GRAPH_FILE}"
+    rows = _draw_many(space, layout)
+    memory = {"memory": torch.randn(len(rows), policy.memory_size)} if policy.memory_size else {}
+    inputs, outputs = {"rows": rows, **memory}, ["outputs", *(["next_memory"] if memory else [])]
+    try:
+        with torch.no_grad():
+            write_onnx(graph, {name: values[:2] for name, values in inputs.items()}, outputs, draft)
+            _compare(graph, draft, inputs)
+    except Exception as error:  # torch's exporters raise exceptions of any type.
+        draft.unlink(missing_ok=True)
+        allowed, fix = (
+            "a network that ONNX can express",
+            "rltune.load_policy(uri, trust=True) takes it where its class is",
+        )
+        raise PolicyError(f"ONNX cannot express its network: {describe_exception(error)[:200]}", allowed, fix) from None
+    draft.rename(draft.with_name(GRAPH_FILE))
+    return True
+
+
+def _compare(module: nn.Module, path: Path, inputs: Mapping[str, Tensor]) -> None:
+    """Compare a graph with its torch module on 1, 2 and all of the given rows.
+
+    Raises:
+        ValueError: They differ.
+    """
+    graph = open_graph(path.read_bytes())
+    for count in (1, 2, len(next(iter(inputs.values())))):
+        batch = {name: values[:count] for name, values in inputs.items()}
+        expected = module(*batch.values())
+        given = graph.run(None, {name: values.numpy() for name, values in batch.items()})
+        for out, wanted in zip(given, expected if isinstance(expected, tuple) else (expected,), strict=True):
+            if not np.allclose(out, wanted.numpy(), equal_nan=True, **TOLERANCE):
+                raise ValueError(f"for {count} observations the graph gives other numbers")

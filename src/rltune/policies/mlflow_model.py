@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from rltune.policies.bundle_reader import GRAPH_FILE
 from rltune.policies.policy import MultiAgentPolicy, Policy, read_policy
 
 
@@ -34,6 +35,7 @@ def make_model_arguments(folder: str | Path, carried: Mapping[str, Any] | None =
     example, outputs = _make_example(policy)
     specs = [TensorSpec(values.dtype, (-1, *values.shape[1:]), name) for name, values in outputs.items()]
     way = ParamSpec("deterministic", "boolean", policy.deterministic)
+    packages = ("mlflow", "numpy", "torch", *(["onnxruntime"] if (folder / GRAPH_FILE).is_file() else []))
     return {
         "python_model": str(source / "served_model.py"),
         "artifacts": {"policy": str(folder)},
@@ -41,7 +43,7 @@ def make_model_arguments(folder: str | Path, carried: Mapping[str, Any] | None =
         "signature": ModelSignature(outputs=Schema(specs), params=ParamSchema([way])),
         "input_example": example,
         # A torch version such as "2.9+cpu" is not on PyPI under its local tag, so the tag is removed.
-        "pip_requirements": [f"{name}=={version(name).split('+')[0]}" for name in ("mlflow", "numpy", "torch")],
+        "pip_requirements": [f"{name}=={version(name).split('+')[0]}" for name in packages],
         "metadata": {"rltune": {"info": policy.info, "spaces": policy.spaces, **(carried or {})}},
     }
 
@@ -52,7 +54,11 @@ def _make_example(policy: Policy | MultiAgentPolicy) -> tuple[Any, Mapping[Any, 
         batches = {agent: _sample_batch(policy.policies[owner]) for agent, owner in policy.owners.items()}
         return batches, policy.act(batches)
     batch = _sample_batch(policy)
-    actions, memory = policy.predict(batch)
+    if policy.extractor and policy.graph is None:  # Only the code of its extractor could act, which is not run here.
+        space, memory = policy.action_space, np.zeros((2, policy.memory_size), np.float32)
+        actions = np.stack([space.sample() for _ in batch])
+    else:
+        actions, memory = policy.predict(batch)
     if policy.memory_size:
         return {"obs": batch, "state": memory}, {"actions": actions, "state": memory}
     return batch, {None: actions}
