@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import gymnasium
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from rltune.algorithms.build import Build, build_config
 from rltune.algorithms.checks import check_algorithm, list_encoders
 from rltune.compat.encoder_catalog import ENCODER
 from rltune.config.capabilities import find_capabilities
+from rltune.config.validation import check_config
 from rltune.engine import build_algorithm, find_static_obstacle
 from rltune.engine.algorithm import FastAlgorithm
 from rltune.envs.facts import EnvFacts
@@ -20,7 +23,9 @@ from rltune.errors import ConfigError
 from rltune.policies.bundle_writer import write_bundle
 from rltune.policies.policy import load_policy
 
-ATTENTION = "tests.support.own_nets:Attention"
+NETS = "tests.support.own_nets"
+ATTENTION = f"{NETS}:Attention"
+MODULE = "tests.support.own_module:Module"
 KWARGS = {"heads": 4, "dropout": 0.5}
 ENVS = {"ppo": "CartPole-v1", "a2c": "Pendulum-v1", "dqn": "CartPole-v1"}
 
@@ -169,6 +174,26 @@ def test_several_agents_have_no_encoder(algo):
 def test_an_encoder_has_a_module_that_trials_can_import(algo, target):
     file = algo() | {"rl_module": algo()["rl_module"] | {"encoder": target}}
     assert refuse(file).fix == "algo.rl_module.encoder=my_nets:Attention"
+
+
+def test_a_whole_module_of_ones_own_is_left_to_stock_rllib(algo, settings):
+    file = algo()
+    model = {**file["rl_module"]["model_config"], "units": 6}
+    build = make_build(file, encoder=None, encoder_kwargs=None, module_class=MODULE, model_config=model)
+    check_config(replace(settings["ppo"], algo=build.algo))
+    config = build_config(build, {}, 0)
+    assert find_static_obstacle(config) == "a user's RLModule"
+    spaces = {"default_policy": (build.facts.observation_space, build.facts.action_space)}
+    module = config.get_multi_rl_module_spec(spaces=spaces, inference_only=False).build()["default_policy"]
+    assert (type(module).__name__, module.policy.in_features) == ("Module", 6)
+
+
+def test_a_module_of_ones_own_is_an_rlmodule_without_an_encoder(algo):
+    with pytest.raises(ConfigError) as refused:
+        build_config(make_build(algo(), encoder=None, encoder_kwargs=None, module_class=ATTENTION), {}, 0)
+    assert refused.value.key == "algo.rl_module.module_class"
+    both = algo() | {"rl_module": algo()["rl_module"] | {"encoder": ATTENTION, "module_class": MODULE}}
+    assert refuse(both).key == "algo.rl_module.encoder"
 
 
 def test_arguments_without_an_encoder_are_refused(algo):

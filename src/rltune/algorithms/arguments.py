@@ -28,8 +28,8 @@ from rltune.search.space import Space, parse_space
 Path = tuple[str, ...]  # The nested keys of an argument in an algo file, such as ("training", "lr").
 NORMALISE = "normalise"
 META = ("name", "class", NORMALISE)
-ENCODER, ENCODER_KWARGS = "encoder", "encoder_kwargs"
-"""The arguments of ``rl_module`` for an extractor of the user's, and for what its constructor takes."""
+ENCODER, ENCODER_KWARGS, MODULE_CLASS = "encoder", "encoder_kwargs", "module_class"
+"""The arguments of ``rl_module`` for an extractor of the user's, what its constructor takes, and a whole RLModule."""
 _REPLAY = ("training", "replay_buffer_config")
 
 _COUNT = Bounds(1)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
-from rltune.algorithms.arguments import ENCODER, ENCODER_KWARGS, META, NORMALISE, apply_params
+from rltune.algorithms.arguments import ENCODER, ENCODER_KWARGS, META, MODULE_CLASS, NORMALISE, apply_params
 from rltune.algorithms.checks import make_unknown_error
 from rltune.algorithms.rllib_env import DISCOUNT, register_for_rllib
 from rltune.config.entry_points import import_entry_point, is_subclass
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 
 DEFAULT_MODULE = "default_policy"
-MODULE_CLASS = "module_class"
 SMALL_IMAGE = 8  # The convolutions halve an image until its shorter side is not above this.
 CONNECTORS = ("env_to_module_connector", "module_to_env_connector", "learner_connector")
 

@@ -12,6 +12,7 @@ from typing import Any
 from rltune.algorithms.arguments import (
     ENCODER,
     ENCODER_KWARGS,
+    MODULE_CLASS,
     apply_params,
     check_values,
     locate_argument,
@@ -95,6 +96,9 @@ def _check_encoder(algo: Mapping[str, Any], space: Space, row: Capabilities, sev
         who = "the policies of several agents have" if row.own_encoders else f"algo={algo['name']} trains"
         able = f"{list_algos(lambda row: row.own_encoders)}, with one agent"
         raise ConfigError(key, encoders[0][0], f": {who} no encoder of yours", able, f"algo=ppo, or {drop}")
+    if encoders and (module_class := read_argument(algo, ("rl_module", MODULE_CLASS))):
+        problem = f": algo.rl_module.{MODULE_CLASS}={module_class} has its own encoder"
+        raise ConfigError(key, encoders[0][0], problem, "one of the two", drop)
     for target, _ in encoders:
         module, colon, name = target.partition(":")
         if not (module and colon and name) or module == "__main__":
