@@ -361,7 +361,10 @@ def open_graph(content: bytes) -> Any:
     try:
         import onnxruntime
 
-        return onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+        options = onnxruntime.SessionOptions()
+        # Threads that spin while they wait would take the cores of those that step environments.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's errors derive from Exception alone.
         raise ValueError(f"an ONNX graph cannot be opened: {error}") from error
 
