@@ -515,7 +515,10 @@ def _work(task: Task, driver: Connection) -> None:
     from rltune.trial.metrics import read_result
 
     spaces = task.build.facts.find_policy_spaces()
-    fallback = find_obstacle(config, spaces and find_network_spaces(*spaces)) if task.engine == "fast" else None
+    joint = capabilities_of(type(config)).joins_choices
+    fallback = (
+        find_obstacle(config, spaces and find_network_spaces(*spaces, joint=joint)) if task.engine == "fast" else None
+    )
     engine = "rllib" if fallback else task.engine
     # torch has already read OMP_NUM_THREADS, and Ray sets it for its own workers.
     os.environ.pop("OMP_NUM_THREADS", None)

@@ -118,11 +118,32 @@ def test_spaces_that_an_algorithm_does_not_take_are_refused(settings, name, refu
         check_spaces(settings[name].algo, "Camera-v0", spaces, row)
 
 
-def test_whole_numbers_are_a_choice(settings):
-    spaces = gymnasium.spaces.Discrete(5), gymnasium.spaces.Box(0, 3, (2,), np.int32)
-    check_spaces(settings["dqn"].algo, "Whole-v0", spaces, find_capabilities(settings["dqn"].algo))
-    with pytest.raises(ConfigError, match="discrete actions are for"):
-        check_spaces(settings["sac"].algo, "Whole-v0", spaces, find_capabilities(settings["sac"].algo))
+S = gymnasium.spaces
+MIXED = S.Tuple((S.Discrete(2), S.Box(0, 1)))
+
+
+@pytest.mark.parametrize(
+    ("space", "name", "refused"),
+    [
+        (S.Box(0, 3, (2,), np.int32), "dqn", None),
+        (S.Box(0, 3, (2,), np.int32), "sac", None),
+        (S.Box(0, 3, (8,), np.int32), "dqn", "65536 combinations"),
+        (S.MultiBinary(339), "ppo", None),
+        (S.MultiBinary(339), "dqn", "combinations"),
+        (S.MultiBinary(4), "sac", "discrete actions are for"),
+        (MIXED, "ppo", None),
+        (MIXED, "dqn", "choices and numbers"),
+        (MIXED, "sac", "discrete actions are for"),
+    ],
+)
+def test_an_algorithm_takes_the_parts_that_it_can_choose(space, name, refused, settings):
+    algo, spaces = settings[name].algo, (S.Box(0, 1, (5,)), space)
+    if refused is None:
+        check_spaces(algo, "Parts-v0", spaces, find_capabilities(algo))
+        return
+    with pytest.raises(ConfigError, match=refused) as error:
+        check_spaces(algo, "Parts-v0", spaces, find_capabilities(algo))
+    assert error.value.key == "algo"
 
 
 def test_a_config_is_built_and_checked_without_a_copy(algo):

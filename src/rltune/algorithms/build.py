@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from rltune.algorithms.arguments import ENCODER, ENCODER_KWARGS, META, MODULE_CLASS, NORMALISE, apply_params
 from rltune.algorithms.checks import make_unknown_error
 from rltune.algorithms.rllib_env import DISCOUNT, register_for_rllib
+from rltune.config.capabilities import capabilities_of, find_capabilities
 from rltune.config.entry_points import import_entry_point, is_subclass
 from rltune.envs.build import is_plain
 from rltune.envs.facts import EnvFacts
@@ -63,13 +64,21 @@ class Build:
         return 1 if self.vectorize == "async" else int(sampling.get("num_envs_per_env_runner") or 1)
 
     def with_params(self, params: Mapping[str, Any]) -> Build:
-        """Return this with a sample's values in the algo file, and what that normalises in the environment."""
+        """Return this with a sample's values in the algo file, and what follows from them for the environment.
+
+        That is what it normalises, and whether the choices of an action are joined.
+        """
+        from rltune.envs.spaces import has_other_choices  # Imported here, because Gymnasium loads slowly.
+
         algo, env = apply_params(self.algo, params), self.env
         wanted = algo.get(NORMALISE, ())
         if "observations" in wanted:
             env = replace(env, normalise_observations=True)
         if "rewards" in wanted:
             env = replace(env, rewards={"normalise": True})
+        row = find_capabilities(algo) or capabilities_of(import_config_class(algo))
+        if row.joins_choices and env.policies is None and has_other_choices(self.facts.action_space):
+            env = replace(env, joint_actions=True)
         return replace(self, algo=algo, env=env)
 
 
@@ -131,6 +140,8 @@ def build_config(build: Build, params: Mapping[str, Any], seed: int) -> Algorith
     for section, arguments in algo.items():
         if section not in META:
             _apply(config, section, dict(arguments), str(algo["name"]))
+    if not config.normalize_actions:  # RLlib would send actions that lie outside of their space.
+        config.environment(clip_actions=True)
     pair = build.facts.find_policy_spaces()
     if pair is None:
         from rltune.algorithms.multi_agent import configure_agents
@@ -225,7 +236,7 @@ def _read_recorded(config: AlgorithmConfig, build: Build) -> None:
             f"algo.{NORMALISE}=[]",
         )
     if (pair := build.facts.find_policy_spaces()) is not None:
-        observation_space, action_space = find_network_spaces(*pair)
+        observation_space, action_space = find_network_spaces(*pair, joint=build.env.joint_actions)
         config.environment(observation_space=observation_space, action_space=action_space)
     if not config.offline_data_class:
         config.offline_data(offline_data_class=RecordedEpisodes)

@@ -15,7 +15,7 @@ from rltune.envs import pettingzoo
 from rltune.envs.closing import close_env
 from rltune.envs.facts import EnvFacts
 from rltune.envs.pettingzoo import assign_policies, policy_spaces, spaces_by_agent
-from rltune.envs.spaces import decode_action, encode_observation, find_network_spaces, to_python
+from rltune.envs.spaces import encode_observation, find_network_spaces, read_actions, to_python
 from rltune.envs.spec import EnvSpec
 from rltune.envs.step_count import read_reward
 
@@ -36,6 +36,8 @@ class ParallelEnvAdapter(MultiAgentEnv):
         self.agents = list(env.possible_agents)
         self._own = spaces_by_agent(env)
         spaces = {agent: find_network_spaces(*pair) for agent, pair in self._own.items()}
+        actions = {agent: read_actions(pair[1]) for agent, pair in self._own.items()}
+        self._decoders = {agent: parts.decode_one for agent, parts in actions.items() if not parts.is_identity}
         self.observation_spaces = {agent: pair[0] for agent, pair in spaces.items()}
         self.action_spaces = {agent: pair[1] for agent, pair in spaces.items()}
         self.observation_space = gymnasium.spaces.Dict(self.observation_spaces)
@@ -56,8 +58,10 @@ class ParallelEnvAdapter(MultiAgentEnv):
         Returns:
             Observations, rewards, terminations, truncations and infos by agent, as ``MultiAgentEnv`` requires.
         """
-        spaces = {agent: self._own[agent][1] for agent in actions}
-        decoded = {agent: to_python(spaces[agent], decode_action(spaces[agent], actions[agent])) for agent in actions}
+        decoded = {
+            agent: self._decoders[agent](action) if agent in self._decoders else to_python(self._own[agent][1], action)
+            for agent, action in actions.items()
+        }
         obs, rewards, terminated, truncated, info = self.env.step(decoded)
         over = not self.env.agents
         self.agents = list(self.env.agents)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rltune.algorithms.arguments import check_unread, count_env_runners, count_learners
@@ -117,7 +118,8 @@ def _build_module(config: AlgorithmConfig, build: Build) -> None:
     pair = build.facts.find_policy_spaces()
     check_spaces(build.algo, build.env.id, pair, capabilities_of(type(config)))
     pairs = {DEFAULT_MODULE: pair} if pair else policy_spaces(build.env, build.facts.spaces_by_agent)
-    spaces = {name: find_network_spaces(*pair) for name, pair in pairs.items()}
+    joint = pair is not None and capabilities_of(type(config)).joins_choices
+    spaces = {name: find_network_spaces(*pair, joint=joint) for name, pair in pairs.items()}
     try:
         config.get_multi_rl_module_spec(spaces=spaces, inference_only=False).build()
     except Exception as error:  # Whatever RLlib's model catalogs raise, the network cannot be built.
@@ -144,19 +146,26 @@ def check_spaces(
         spaces: The spaces of its observations and actions; None for several agents, each of which has its own.
         row: The algorithm's features; None if its class has to be imported to know them, for which `check_corners` is.
     """
-    from rltune.envs.spaces import is_discrete, is_image  # Imported here, because Gymnasium loads slowly.
+    from rltune.envs.spaces import is_image, name_setting, read_actions  # Imported here, as Gymnasium loads slowly.
 
     if spaces is None or row is None:
         return
-    kind = "discrete" if is_discrete(spaces[1]) else "continuous"
-    if row.actions not in ("both", kind):
-        raise ConfigError(
-            "algo",
-            algo["name"],
-            f"cannot act in env.id={env_id}, whose actions are {spaces[1]}",
-            f"{kind} actions are for {list_algos(lambda row: row.actions in ('both', kind), with_variants=True)}",
-            "algo=ppo, or another env=",
-        )
+    place = f"cannot act in env.id={env_id}"
+    try:
+        actions = read_actions(spaces[1], joint=row.joins_choices)
+    except ConfigError as refusal:
+        raise name_setting(refusal, "algo", algo["name"], place) from None
+    kinds = {"discrete": bool(actions.sizes), "continuous": bool(actions.num_numbers)}
+    for kind, has_kind in kinds.items():
+        if has_kind and row.actions not in ("both", kind):
+            able = list_algos(partial(_takes, kind), with_variants=True)
+            raise ConfigError(
+                "algo",
+                algo["name"],
+                f"{place}, whose actions are {spaces[1]}",
+                f"{kind} actions are for {able}",
+                "algo=ppo, or another env=",
+            )
     if is_image(spaces[0]) and not row.images:
         raise ConfigError(
             "algo",
@@ -166,7 +175,11 @@ def check_spaces(
             "algo=ppo, or a vector: env.wrappers=[{entry_point: 'rltune.envs.spaces:FlatObservation'}]",
         )
     if space is not None:
-        check_unread(algo, space, row, {"is_image": is_image(spaces[0]), "is_discrete": kind == "discrete"})
+        check_unread(algo, space, row, {"is_image": is_image(spaces[0]), "is_discrete": kinds["discrete"]})
+
+
+def _takes(kind: str, row: Capabilities) -> bool:
+    return row.actions in ("both", kind)
 
 
 def _format_corner(params: Mapping[str, Any]) -> str:

@@ -44,7 +44,7 @@ class Creator:
     def __call__(self, context: Mapping[str, Any]) -> Any:
         """Build one training environment; RLlib calls this with its ``env_config``."""
         if self.facts is not None and multiprocessing.parent_process() is None:
-            return StandIn(self.facts)
+            return StandIn(self.facts, self.spec.joint_actions)
         # The trial stands in the queue for all of its copies (`rltune.trial.trainable`), whichever process makes them.
         copy = Copy(self.spec, getattr(context, "worker_index", 0), self._find_vector_index(context), is_queued=True)
         return build_own(copy, lambda copy: self._build(dict(context), copy))
@@ -80,12 +80,13 @@ class StandIn(gymnasium.Env[Any, Any]):
 
     Args:
         facts: What is known about the environment, of one agent.
+        joint: As for `rltune.envs.spaces.read_actions`.
     """
 
-    def __init__(self, facts: EnvFacts) -> None:
+    def __init__(self, facts: EnvFacts, joint: bool) -> None:
         pair = facts.find_policy_spaces()
         assert pair is not None  # Gymnasium's vector environments are of one agent.
-        self.observation_space, self.action_space = find_network_spaces(*pair)
+        self.observation_space, self.action_space = find_network_spaces(*pair, joint=joint)
         self.metadata = dict(facts.metadata)
 
 

@@ -298,6 +298,8 @@ class Capabilities:
         name: Its file in ``conf/algo``; empty for an algorithm that is not known.
         engine: The class that trains it on arrays, ``module:Class``; None leaves it to stock RLlib.
         actions: Which kind of actions it can choose.
+        has_parts: Whether it has a head for each part of an action. Others have one for all combinations of choices, or
+            one for all numbers.
         images: Whether its networks see images.
         lstm: Whether its networks may have one (Ray 2.60).
         own_encoders: Whether its networks may see observations by an extractor of the user's.
@@ -315,6 +317,7 @@ class Capabilities:
     name: str = ""
     engine: str | None = None
     actions: Literal["discrete", "continuous", "both"] = "both"
+    has_parts: bool = False
     images: bool = True
     lstm: bool = True
     own_encoders: bool = False
@@ -326,6 +329,14 @@ class Capabilities:
     replay_settings: tuple[str, ...] = ()
     unread: tuple[Unread, ...] = _UNREAD_BY_ALL
     variants: tuple[str, ...] = ()
+
+    @property
+    def joins_choices(self) -> bool:
+        """Whether it chooses among all combinations of an action's choices, to which whole numbers belong then.
+
+        Datasets have them joined.
+        """
+        return self.offline or (self.actions != "continuous" and not self.has_parts)
 
     @property
     def offline(self) -> bool:
@@ -353,6 +364,7 @@ _DQN_NETWORK = PolicyNetwork(
 TABLE: dict[str, Capabilities] = {
     f"{_RLLIB}.ppo.ppo:PPOConfig": Capabilities(
         "ppo",
+        has_parts=True,
         engine="rltune.engine.on_policy.ppo:FastPPO",
         own_encoders=True,
         several_agents=True,
@@ -362,6 +374,7 @@ TABLE: dict[str, Capabilities] = {
     ),
     "rltune.algorithms.a2c:A2CConfig": Capabilities(
         "a2c",
+        has_parts=True,
         engine="rltune.engine.on_policy.a2c:FastA2C",
         own_encoders=True,
         several_agents=True,
@@ -371,6 +384,7 @@ TABLE: dict[str, Capabilities] = {
     ),
     f"{_RLLIB}.appo.appo:APPOConfig": Capabilities(
         "appo",
+        has_parts=True,
         several_agents=True,
         network=_PPO_NETWORK,
         statistics=(*_V_TRACE, *_KL),
@@ -378,6 +392,7 @@ TABLE: dict[str, Capabilities] = {
     ),
     f"{_RLLIB}.impala.impala:IMPALAConfig": Capabilities(
         "impala",
+        has_parts=True,
         several_agents=True,
         network=_PPO_NETWORK,
         statistics=_V_TRACE,

@@ -80,11 +80,9 @@ def _build(
 
 def flatten_env(env: Any) -> Any:
     """Flatten compound observations and actions of an environment, as policies see them."""
-    from rltune.envs.spaces import FlatAction, FlatObservation, has_plain_actions, has_plain_observations
+    from rltune.envs.spaces import FlatObservation, has_plain_observations
 
-    if not has_plain_observations(env.observation_space):
-        env = FlatObservation(env)
-    return env if has_plain_actions(env.action_space) else FlatAction(env)
+    return env if has_plain_observations(env.observation_space) else FlatObservation(env)
 
 
 def make_flat_env(
@@ -97,15 +95,17 @@ def make_flat_env(
         copy: As for `make_env`.
         kwargs: Further arguments of the environment.
     """
-    return _build(spec_of(spec), copy, kwargs, _flatten_for_networks)
+    spec = spec_of(spec)
+    return _build(spec, copy, kwargs, functools.partial(_flatten_for_networks, joint=spec.joint_actions))
 
 
-def _flatten_for_networks(env: Any) -> Any:
-    from rltune.envs.spaces import FlatAction, FlatObservation, has_network_actions, has_network_observations
+def _flatten_for_networks(env: Any, joint: bool) -> Any:
+    from rltune.envs.spaces import FlatObservation, NetworkAction, has_network_observations, read_actions
 
     if not has_network_observations(env.observation_space):
         env = FlatObservation(env, images=True)
-    return env if has_network_actions(env.action_space) else FlatAction(env)
+    actions = read_actions(env.action_space, joint=joint)
+    return env if actions.is_identity else NetworkAction(env, joint)
 
 
 def make_training_env(
@@ -150,7 +150,7 @@ def make_restarting(spec: EnvSpec, make: Callable[[], gymnasium.Env[Any, Any]]) 
 
 def is_plain(spec: EnvSpec, facts: EnvFacts) -> bool:
     """Return whether `gymnasium.make` alone builds this environment: nothing is wrapped, shaped or flattened."""
-    from rltune.envs.spaces import has_network_actions, has_network_observations
+    from rltune.envs.spaces import has_network_observations, read_actions
 
     return (
         spec.policies is None
@@ -162,7 +162,7 @@ def is_plain(spec: EnvSpec, facts: EnvFacts) -> bool:
         and not spec.objective
         and not spec.restarts
         and has_network_observations(facts.observation_space)
-        and has_network_actions(facts.action_space)
+        and read_actions(facts.action_space, joint=spec.joint_actions).is_identity
     )
 
 

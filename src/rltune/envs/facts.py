@@ -58,7 +58,7 @@ class EnvFacts:
         seen, taken = self.observation_space, self.action_space
         return (
             seen if spaces.has_plain_observations(seen) else spaces.flatten_observation_space(seen),
-            taken if spaces.has_plain_actions(taken) else spaces.flatten_action_space(taken),
+            taken,
         )
 
     @property

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -15,22 +16,17 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from rltune.envs.facts import describe_space, make_space
 from rltune.envs.guest import call_guest
 from rltune.envs.objective import make_score
 from rltune.envs.spaces import (
     check_observation,
     check_reward,
-    decode_action,
-    flatten_action_space,
     flatten_observation,
-    has_network_actions,
-    has_plain_actions,
     has_plain_observations,
-    list_choices,
+    make_network_actions,
     name_setting,
+    read_actions,
     to_python,
-    unflatten_action,
 )
 from rltune.envs.spec import EnvSpec
 from rltune.envs.step_count import describe_returned
@@ -64,11 +60,9 @@ class FirstSteps:
     def __init__(self, env: Any, spec: EnvSpec) -> None:
         self._env, self._setting = env, _find_setting(spec)
         self._observation_space, self._action_space = env.observation_space, env.action_space
-        space = self._action_space
-        self._plain = space if has_plain_actions(space) else flatten_action_space(space)
-        chosen = self._plain if has_network_actions(self._plain) else flatten_action_space(self._plain)
-        # A copy, because an environment may keep something else where its own space has a method, such as `seed`.
-        self._chosen: Any = make_space(describe_space(chosen))
+        self._actions = read_actions(self._action_space)
+        # Another object than the environment's, which may keep something else where its own space has a method.
+        self._chosen: Any = make_network_actions(self._actions)
         self._chosen.seed(SEED)
         self._random = np.random.default_rng(SEED)
         self._seen: tuple[Any, Mapping[str, Any]] = None, {}
@@ -104,11 +98,23 @@ class FirstSteps:
     def draw_action(self) -> Any:
         """Draw a random action that is permitted as far as the environment says so, in the form that training sends."""
         action = self._chosen.sample()
-        if (mask := self._find_mask()) is not None:
+        if (flags := self._find_mask()) is not None:
             self.has_mask = True
-            action = self._random.choice(mask) if len(mask) else action
-        action, space = decode_action(self._plain, to_python(self._chosen, action)), self._action_space
-        return action if has_plain_actions(space) else unflatten_action(space, action, list_choices(space))
+            action = self._draw_legal(flags, action)
+        return to_python(self._chosen, action) if self._actions.is_identity else self._actions.decode_one(action)
+
+    def _draw_legal(self, flags: Any, action: Any) -> Any:
+        """Draw a permitted choice; the given one if none is permitted."""
+        sizes = self._actions.sizes
+        if flags.size == sum(sizes):
+            parts = [np.flatnonzero(part) for part in np.split(flags, np.cumsum(sizes)[:-1])]
+            drawn = [self._random.choice(part) for part in parts if len(part)]
+        else:
+            legal = np.flatnonzero(flags)
+            drawn = list(np.unravel_index(self._random.choice(legal), sizes)) if len(legal) else []
+        if len(drawn) < len(sizes):
+            return action
+        return drawn[0] if self._actions.is_choice else np.array(drawn)
 
     def _look(self, observation: Any, info: Mapping[str, Any], call: str) -> None:
         excess = check_observation(self._observation_space, observation)
@@ -118,10 +124,10 @@ class FirstSteps:
         self._seen = observation, info
 
     def _find_mask(self) -> Any:
-        """Return the numbers of the permitted choices; None if the environment has no mask of its choices."""
-        if not isinstance(self._chosen, spaces.Discrete):
+        """Return the flags of the permitted choices; None if the environment has no mask of its choices."""
+        sizes = self._actions.sizes
+        if not sizes or self._actions.num_numbers:
             return None
-        sizes = list_choices(self._action_space) or []
         for mask in self._list_masks():
             try:
                 parts = mask if isinstance(mask, tuple | list) else [mask]
@@ -129,11 +135,8 @@ class FirstSteps:
             except (TypeError, ValueError):
                 continue
             # A mask has a flag for each value of each part of an action, or one for each combination of them.
-            if flags.size == sum(sizes):
-                each = np.split(flags, np.cumsum(sizes)[:-1])
-                flags = np.prod(np.meshgrid(*each, indexing="ij"), axis=0).ravel().astype(bool)
-            if flags.size == self._chosen.n:
-                return np.flatnonzero(flags)
+            if flags.size in (sum(sizes), math.prod(sizes)):
+                return flags
         return None
 
     def _list_masks(self) -> Iterator[Any]:

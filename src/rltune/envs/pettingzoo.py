@@ -23,7 +23,6 @@ from rltune.envs.spaces import (
     check_observation,
     check_reward,
     find_network_spaces,
-    has_plain_actions,
     has_plain_observations,
     name_setting,
     to_python,
@@ -277,12 +276,12 @@ def policy_spaces(spec: EnvSpec, spaces: Mapping[str, tuple[Any, Any]]) -> dict[
     first: dict[str, str] = {}
     for agent, policy in assign_policies(spec.policies or SHARED, list(spaces)).items():
         pair = spaces[agent]
-        if not (has_plain_observations(pair[0]) and has_plain_actions(pair[1])):
+        if not has_plain_observations(pair[0]):
             raise ConfigError(
                 "env.id",
                 spec.id,
-                f": {agent} observes {pair[0]} and acts in {pair[1]}",
-                "Box or Discrete observations and actions",
+                f": {agent} observes {pair[0]}",
+                "Box or Discrete observations",
                 "wrap the environment in a package of yours",
             )
         if spaces_by_policy.setdefault(policy, pair) != pair:

@@ -15,10 +15,13 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from rltune.envs.actions import ActionParts
+from rltune.envs.facts import describe_space, make_space
 from rltune.envs.step_count import read_reset, read_reward, read_rewards, read_step
 from rltune.errors import ABSENT, Cause, ConfigError, GuestError, RewardError, describe_exception, spell
 
-MAX_FLAT_ACTIONS = 4096  # The most combinations of discrete actions; each needs an output of the network.
+MAX_OUTPUTS = 65_536  # The most outputs of a network for one action.
+MAX_COMBINATIONS = 4096  # The most combinations of choices for an algorithm that chooses among all of them.
 FLOATS = (np.float32, np.float64)  # The types of numbers that networks take and give without a cast.
 SLACK = 1e-5  # Because of rounding, an observation may exceed a bound of its space by this share of max(1, |bound|).
 # An observation that leaves its bounds by up to this share of their distance gets a note, since training does not look
@@ -32,30 +35,9 @@ def has_plain_observations(space: gymnasium.Space[Any]) -> bool:
     return isinstance(space, spaces.Box | spaces.Discrete)
 
 
-def has_plain_actions(space: gymnasium.Space[Any]) -> bool:
-    """Return whether policies choose actions as the environment takes them, in a Box or a Discrete space."""
-    return isinstance(space, spaces.Box | spaces.Discrete)
-
-
 def has_network_observations(space: gymnasium.Space[Any]) -> bool:
     """Return whether networks take observations as they are: floats in one vector or an image."""
     return isinstance(space, spaces.Box) and space.dtype in FLOATS and len(space.shape) in (1, 3)
-
-
-def has_network_actions(space: gymnasium.Space[Any]) -> bool:
-    """Return whether networks choose actions as they are: a number from 0, or floats in one vector."""
-    if isinstance(space, spaces.Discrete):
-        return bool(space.start == 0)
-    is_vector = isinstance(space, spaces.Box) and space.dtype in FLOATS and len(space.shape) == 1
-    return is_vector and not has_some_bounds(space)
-
-
-def has_some_bounds(space: gymnasium.Space[Any]) -> bool:
-    """Return whether a Box has finite and infinite bounds; RLlib scales and clips actions only if all are finite."""
-    if not isinstance(space, spaces.Box):
-        return False
-    finite = np.isfinite([space.low, space.high])
-    return bool(finite.any() and not finite.all())
 
 
 def is_image(space: gymnasium.Space[Any]) -> bool:
@@ -66,11 +48,6 @@ def is_image(space: gymnasium.Space[Any]) -> bool:
 def can_normalise(space: gymnasium.Space[Any]) -> bool:
     """Return whether observations can be normalised: numbers that are no images and no choices."""
     return isinstance(space, spaces.Box) and not is_image(space)
-
-
-def is_discrete(space: gymnasium.Space[Any]) -> bool:
-    """Return whether actions are chosen from a finite number, as those of a Discrete space or of a Box of integers."""
-    return not isinstance(space, spaces.Box) or np.issubdtype(space.dtype, np.integer)
 
 
 def find_image_scale(space: gymnasium.Space[Any]) -> float:
@@ -384,80 +361,79 @@ def _has_path(space: Any, path: tuple[str, ...]) -> bool:
     return space is not None
 
 
-def flatten_action_space(space: gymnasium.Space[Any]) -> spaces.Box | spaces.Discrete:
-    """Return the space in which networks choose actions: one Discrete space from 0, or one Box of one axis.
+def read_actions(space: gymnasium.Space[Any], *, joint: bool = False, clips: bool = False) -> ActionParts:
+    """Describe the actions of a space by parts.
 
-    Discrete parts, to which a Box of integers belongs, become one Discrete space that numbers their combinations, the
-    last part fastest. Continuous parts together become one Box.
+    Args:
+        space: The action space of an environment; a user's subclass is read as its Gymnasium base.
+        joint: As for `ActionParts`.
+        clips: As for `ActionParts`.
 
     Raises:
-        ConfigError: There are both kinds of parts, parts of another kind, or too many combinations.
+        ConfigError: It has a part that no network chooses, none at all, too many values, or with ``joint`` both kinds.
     """
-    sizes = list_choices(space)
-    if sizes is None and has_some_bounds(space):
-        bound = np.where(_is_between(space), np.float32(1), np.float32(np.inf)).reshape(-1)
-        return spaces.Box(-bound, bound, dtype=np.float32)
-    if sizes is None:
-        return spaces.utils.flatten_space(space)
-    if math.prod(sizes) > MAX_FLAT_ACTIONS:
+    wrapper = "a wrapper that offers others: env.wrappers=[{entry_point: 'module:Class'}]"
+    for leaf in _leaves(space):
+        if not isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary | spaces.Box):
+            allowed = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
+            raise ConfigError("", ABSENT, f"the actions {space} have a part that no network chooses", allowed, wrapper)
+    actions = ActionParts(describe_space(space), joint=joint, clips=clips)
+    if not actions.sizes and not actions.num_numbers:
+        raise ConfigError("", ABSENT, f"the actions {space} leave nothing to choose", "at least one element", wrapper)
+    if joint and actions.sizes and actions.num_numbers:
         raise ConfigError(
             "",
             ABSENT,
-            f"the actions {space} have {math.prod(sizes)} combinations",
-            f"at most {MAX_FLAT_ACTIONS}",
-            "a wrapper that offers fewer: env.wrappers=[{entry_point: 'module:Class'}]",
+            f"the actions {space} have choices and numbers",
+            "one kind of them, for an algorithm that does not choose part by part",
+            "algo=ppo or algo=a2c",
         )
-    return spaces.Discrete(math.prod(sizes))
+    if joint and sum(actions.sizes) > MAX_COMBINATIONS:
+        raise ConfigError(
+            "",
+            ABSENT,
+            f"the actions {space} have {actions.sizes[0]} combinations",
+            f"at most {MAX_COMBINATIONS} for an algorithm that chooses among all of them",
+            "algo=ppo or algo=a2c, which choose each part by itself",
+        )
+    if (outputs := sum(actions.sizes) + actions.num_numbers) > MAX_OUTPUTS:
+        problem = f"the actions {space} need {outputs} outputs of a network"
+        raise ConfigError("", ABSENT, problem, f"at most {MAX_OUTPUTS}", wrapper)
+    return actions
 
 
-def list_choices(space: gymnasium.Space[Any]) -> list[int] | None:
-    """List the number of values of each element of a discrete action; None if actions are continuous.
+def has_other_choices(space: gymnasium.Space[Any]) -> bool:
+    """Return whether a network chooses otherwise if the choices of an action are joined."""
+    about = describe_space(space)
+    return ActionParts(about).sizes != ActionParts(about, joint=True).sizes
 
-    Raises:
-        ConfigError: As for `flatten_action_space`.
+
+def make_network_actions(actions: ActionParts) -> gymnasium.Space[Any]:
+    """Make the space in which a network chooses, for each of which RLlib's catalogs have a distribution.
+
+    It is the environment's own; or a Discrete, a MultiDiscrete, a Box of one axis, or a Tuple of the last two.
     """
-    parts = list(_leaves(space))
-    if all(isinstance(part, spaces.Box) and np.issubdtype(part.dtype, np.floating) for part in parts):
-        return None
-    return [size for part in parts for size in _sizes(part, space)]
-
-
-def unflatten_action(space: gymnasium.Space[Any], action: Any, sizes: list[int] | None) -> Any:
-    """Turn a network's action into one that the environment's space contains.
-
-    Args:
-        space: The environment's space.
-        action: An action of its `flatten_action_space`.
-        sizes: What `list_choices` says about the space.
-    """
-    if sizes is None and has_some_bounds(space):
-        return _scale_action(space, action)
-    if sizes is None:
-        return spaces.utils.unflatten(space, action)
-    return _fill(space, iter(np.unravel_index(int(action), sizes)))
-
-
-def _is_between(space: Any) -> Any:
-    """Return which components of a Box have two finite bounds."""
-    return np.isfinite(space.low) & np.isfinite(space.high)
-
-
-def _scale_action(space: Any, action: Any) -> Any:
-    """Map [-1, 1] to the bounds of components that have two, and clip the others, as policies do (`ActionScaling`)."""
-    low, high = (np.where(_is_between(space), bound, end) for bound, end in ((space.low, -1), (space.high, 1)))
-    scaled = (low + high) / 2 + np.reshape(action, space.shape) * ((high - low) / 2)
-    return np.clip(scaled, space.low, space.high).astype(space.dtype)
+    if actions.is_identity:
+        return make_space(actions.space)
+    if actions.is_choice:
+        return spaces.Discrete(actions.sizes[0])
+    bound = actions.list_ranges()
+    kinds = [spaces.MultiDiscrete(np.array(actions.sizes, np.int64))] if actions.sizes else []
+    kinds += [spaces.Box(-bound, bound, dtype=np.float32)] if actions.num_numbers else []
+    return kinds[0] if len(kinds) == 1 else spaces.Tuple(kinds)
 
 
 def find_network_spaces(
-    observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
+    observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], joint: bool = False
 ) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
-    """Return the spaces that networks see and choose in, for those of an environment."""
+    """Return the spaces that networks see and choose in, for those of an environment.
+
+    Args:
+        joint: As for `read_actions`.
+    """
     if not has_network_observations(observation_space):
         observation_space = flatten_observation_space(observation_space, images=True)
-    if not has_network_actions(action_space):
-        action_space = flatten_action_space(action_space)
-    return observation_space, action_space
+    return observation_space, make_network_actions(read_actions(action_space, joint=joint))
 
 
 def encode_observation(space: gymnasium.Space[Any], observation: Any) -> Any:
@@ -465,39 +441,37 @@ def encode_observation(space: gymnasium.Space[Any], observation: Any) -> Any:
     return observation if has_network_observations(space) else flatten_observation(space, observation, images=True)
 
 
-def decode_action(space: gymnasium.Space[Any], action: Any) -> Any:
-    """Return the environment's action for a network's, see `find_network_spaces`."""
-    return action if has_network_actions(space) else unflatten_action(space, action, list_choices(space))
-
-
 def to_python(space: gymnasium.Space[Any], action: Any) -> Any:
-    """Return an action as every copy of an environment gets it: a choice as a Python int, anything else as it is.
+    """Return an action as every copy of an environment gets it: choices as Python ints, numbers as arrays.
 
     Some environments look a choice up by its type, and a NumPy integer slows the arithmetic of others.
     """
-    return int(action) if isinstance(space, spaces.Discrete) else action
+    if isinstance(space, spaces.Discrete):
+        return int(action)
+    if isinstance(space, spaces.Dict):
+        return {key: to_python(part, action[key]) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(map(to_python, space.spaces, action))
+    return action if space.shape else np.asarray(action)
 
 
-def flatten_action(space: spaces.Box | spaces.Discrete, action: Any) -> Any:
-    """Turn an action of a Box or Discrete space into a network's: the reverse of `decode_action`."""
-    sizes = list_choices(space)
-    if sizes is None:
-        return np.ravel(action)
-    least = np.asarray(space.start if isinstance(space, spaces.Discrete) else space.low, np.int64)
-    return np.ravel_multi_index(tuple(np.ravel(np.asarray(action, np.int64) - least)), sizes)
+class NetworkAction(gymnasium.ActionWrapper[Any, Any, Any]):
+    """Take what a network chooses, see `make_network_actions`, and turn it into an action of the environment.
 
+    Args:
+        env: The environment.
+        joint: As for `read_actions`.
+    """
 
-class FlatAction(gymnasium.ActionWrapper[Any, Any, Any]):
-    """Turn actions into one Discrete or one Box of one axis, because networks choose no others."""
-
-    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], joint: bool = False) -> None:
         super().__init__(env)
-        self.action_space = flatten_action_space(env.action_space)
-        self._sizes = list_choices(env.action_space)
+        actions = read_actions(env.action_space, joint=joint)
+        self.action_space = make_network_actions(actions)
+        self._decode = actions.decode_one
 
     def action(self, action: Any) -> Any:
-        """Convert a flat action back to the environment's own action space."""
-        return unflatten_action(self.env.action_space, action, self._sizes)
+        """Turn a network's choice into the environment's action."""
+        return self._decode(action)
 
 
 class PlainNumbers(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -533,39 +507,3 @@ def _leaves(space: Any) -> Iterator[Any]:
             yield from _leaves(part)
     else:
         yield space
-
-
-def _sizes(part: Any, whole: Any) -> list[int]:
-    """Return the number of values of each element of a discrete space, such as ``[3, 2]`` for MultiDiscrete([3, 2]).
-
-    Raises:
-        ConfigError: The part is continuous beside discrete ones, or of another kind.
-    """
-    if isinstance(part, spaces.Discrete):
-        return [int(part.n)]
-    if isinstance(part, spaces.MultiDiscrete):
-        return [int(size) for size in part.nvec.reshape(-1)]
-    if isinstance(part, spaces.MultiBinary):
-        return [2] * int(np.prod(part.shape))
-    if isinstance(part, spaces.Box) and np.issubdtype(part.dtype, np.integer):
-        return [int(high) - int(low) + 1 for low, high in zip(part.low.flat, part.high.flat, strict=True)]
-    raise ConfigError(
-        "",
-        ABSENT,
-        f"the actions {whole} cannot become one choice or one vector",
-        "parts that are all discrete, or all continuous",
-        "a wrapper that does it: env.wrappers=[{entry_point: 'module:Class'}]",
-    )
-
-
-def _fill(space: Any, digits: Iterator[Any]) -> Any:
-    """Build a sample of ``space`` from zero-based indices, one for each of its discrete elements."""
-    if isinstance(space, spaces.Dict):
-        return {name: _fill(part, digits) for name, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(_fill(part, digits) for part in space.spaces)
-    if isinstance(space, spaces.Discrete):
-        return int(next(digits)) + int(space.start)
-    start = space.low if isinstance(space, spaces.Box) else getattr(space, "start", 0)
-    count = int(np.prod(space.shape))
-    return (np.array([next(digits) for _ in range(count)]).reshape(space.shape) + start).astype(space.dtype)

@@ -83,6 +83,8 @@ class EnvSpec:
         per_copy: What each living copy has for itself, by the constructor's argument: ``number``, ``[port, 5005]``,
             ``folder`` or ``[one_of, ...]`` (`rltune.envs.copies`).
         max_copies: The most copies on a machine at once, of all environments that set it; None: no bound.
+        joint_actions: Whether training chooses among all combinations of an action's choices, as `rltune.envs.actions`
+            says; the build of an algorithm that has no head for each part sets it.
     """
 
     id: str
@@ -96,6 +98,7 @@ class EnvSpec:
     restarts: int = 0
     per_copy: Mapping[str, Any] = field(default_factory=dict)
     max_copies: int | None = None
+    joint_actions: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return the specification as values that JSON can hold; `spec_of` reads them."""
@@ -117,6 +120,8 @@ class EnvSpec:
             plain["per_copy"] = dict(self.per_copy)
         if self.max_copies is not None:
             plain["max_copies"] = self.max_copies
+        if self.joint_actions:
+            plain["joint_actions"] = True
         return plain
 
     def list_normalised(self) -> list[str]:

@@ -1,13 +1,14 @@
 """Read a policy bundle (network and weights in files without pickle), rebuild the network, and act with it.
 
-This file imports only the standard library, NumPy and torch, and nothing of rltune: it travels inside registered MLflow
-models, where neither rltune nor ray is installed (``served_model`` loads it there). Nothing in a bundle is pickled, so
+This file imports only the standard library, NumPy and torch, and what travels with it inside registered MLflow models,
+where neither rltune nor ray is installed (``served_model`` loads it there). Nothing in a bundle is pickled, so
 that reading one runs no code of its author's. Only the heads' ``describe``, which ``bundle_writer`` calls, sees RLlib.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib.util
 import json
 import math
 import re
@@ -19,6 +20,20 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeAlias, TypeVar, cast
 import numpy as np
 import torch
 from torch import nn
+
+if __package__ == "rltune.policies":
+    from rltune.envs.actions import ActionParts
+else:  # In a model the other files lie beside this one, and are not registered in ``sys.modules``, as this one is not.
+
+    def _load_beside(name: str) -> Any:
+        folder = Path(__file__).resolve().parent
+        path = next(p for p in (folder / name, folder.parent / "envs" / name) if p.is_file())
+        spec: Any = importlib.util.spec_from_file_location(f"rltune_{path.stem}", path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    ActionParts = _load_beside("actions.py").ActionParts  # type: ignore[misc]
 
 FORMAT = 1  # The current version of the bundle's format; all versions from 1 on can be read.
 # The folder with one bundle per policy of a multi-agent checkpoint; a policy.json about all of them lies beside it.
@@ -270,8 +285,109 @@ class SquashedGaussianHead(GaussianHead):
         return drawn
 
 
+class PartsHead(GaussianHead):
+    """The logits of several choices (batch, values), and behind them mean and log standard deviation of numbers.
+
+    What it chooses are rows as `rltune.envs.actions.ActionParts` decodes them: the indices of the choices, and then the
+    numbers. RLlib's ``TorchMultiCategorical`` and ``TorchMultiDistribution`` have the same outputs.
+    """
+
+    kind = "parts"
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        super().__init__(settings)
+        self.segments = Segments(settings["sizes"])
+
+    @classmethod
+    def describe(cls, module: Any = None, layers: Any = None, sizes: Sequence[int] = ()) -> dict[str, Any]:
+        """Describe the sizes of the choices for ``policy.json``; RLlib clips no log standard deviations beside them."""
+        return {"kind": cls.kind, "sizes": [int(size) for size in sizes], "log_std_bounds": None}
+
+    def count_outputs(self, size: int) -> int:
+        """Count an output for each value of each choice, and two for each number."""
+        return self.segments.width + 2 * (size - self.segments.count)
+
+    def choose_best(self, out: Values) -> Values:
+        """Choose the index with the largest logit of each choice, and the means of the Gaussian."""
+        return self._join(self.segments.find_best(out), super().choose_best(out[:, self.segments.width :]))
+
+    def draw(self, out: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        """Sample each choice by the Gumbel-max trick, and the numbers from the Gaussian.
+
+        Args:
+            out: The network's output (batch, outputs).
+            noise: Gumbel noise for each logit, and then normal noise for each number.
+        """
+        width = self.segments.width
+        choices = self.segments.find_best(out[:, :width] + noise[:, :width])
+        return self._join(choices, super().draw(out[:, width:], noise[:, width:]))
+
+    def sample(self, out: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Sample an action as `draw` does, with noise that is drawn from the generator."""
+        width, rows = self.segments.width, len(out)
+        normal = rng.standard_normal((rows, (out.shape[1] - width) // 2), dtype=np.float32)
+        return self.draw(out, np.concatenate([rng.gumbel(size=(rows, width)), normal], axis=1))
+
+    def _join(self, choices: Values, numbers: Values) -> Values:
+        if not numbers.shape[1]:
+            return choices
+        if isinstance(numbers, torch.Tensor):
+            return torch.cat((choices.to(numbers.dtype), numbers), dim=1)
+        joined: Values = np.concatenate([choices, numbers], axis=1, dtype=np.float32)
+        return joined
+
+
+class Segments:
+    """The logits of several choices, one behind the other; choices have any number of values.
+
+    Args:
+        sizes: The number of values of each choice.
+        device: Where its tensors lie.
+
+    Attributes:
+        count: The number of choices.
+        width: The number of logits.
+        begins: Where the logits of each choice begin [choices].
+        is_even: Whether all choices have as many values.
+    """
+
+    def __init__(self, sizes: Sequence[int], device: Any = "cpu") -> None:
+        self.sizes = tuple(int(size) for size in sizes)
+        self.count, self.width, longest = len(self.sizes), sum(self.sizes), max(self.sizes, default=1)
+        # Each choice becomes a row of the longest one's width. What is missing is column `width`, with a logit of -inf.
+        places = np.full((self.count, longest), self.width)
+        is_value = np.arange(longest) < np.array(self.sizes, np.int64).reshape(-1, 1)
+        places[is_value] = np.arange(self.width)
+        self.is_even = bool(is_value.all())
+        self._rows = places.ravel()
+        begins = np.cumsum([0, *self.sizes[:-1]])[: self.count]
+        self.begins, self._places, self._columns = (
+            torch.from_numpy(each).to(device) for each in (begins, self._rows, np.flatnonzero(is_value))
+        )
+
+    def split(self, logits: Values) -> Values:
+        """Return the logits [rows, choices, values] of each choice, -inf where it has no such value."""
+        form, logits = (logits.shape[0], self.count, -1), logits[:, : self.width]
+        if not self.is_even:
+            if isinstance(logits, torch.Tensor):
+                logits = nn.functional.pad(logits, (0, 1), value=-math.inf)[:, self._places]
+            else:
+                logits = np.pad(logits, ((0, 0), (0, 1)), constant_values=-math.inf)[:, self._rows]
+        return logits.reshape(*form) if self.count else logits.reshape(form[0], 0, 1)
+
+    def join(self, parts: torch.Tensor) -> torch.Tensor:
+        """Return numbers of each choice's values [rows, choices, values] one behind the other: `split` undone."""
+        flat = parts.flatten(1)
+        return flat if self.is_even else flat[:, self._columns]
+
+    def find_best(self, logits: Values) -> Values:
+        """Return the index of the largest logit of each choice [rows, choices]."""
+        best: Values = self.split(logits).argmax(-1)
+        return best
+
+
 HEADS: dict[str, type[Head]] = {
-    head.kind: head for head in (CategoricalHead, QHead, GaussianHead, SquashedGaussianHead)
+    head.kind: head for head in (CategoricalHead, QHead, GaussianHead, SquashedGaussianHead, PartsHead)
 }
 
 
@@ -402,49 +518,6 @@ class ObservationFilter(NamedTuple):
         return rows.clip(-self.clip, self.clip) if self.clip else rows
 
 
-class ActionScaling(NamedTuple):
-    """How the network's choice becomes an action of the environment.
-
-    Attributes:
-        mode: ``normalize`` (map [-1, 1] to the bounds if all are finite), ``clip`` or ``raw`` for continuous actions;
-            ``bounded`` where each component with two finite bounds is mapped to them, and the others are clipped;
-            ``count`` where the choice is the number of a combination of whole numbers, of which the last is fastest.
-        shape: The shape of one action.
-        low: The least action, of this shape, and ``high`` the greatest one; infinite where there is no bound.
-        half_range: Half of the distance between the bounds; None where a bound is infinite.
-        center: The middle between the bounds in the mode ``bounded``.
-        sizes: How many values each whole number of an action has, and ``strides`` by how much the combination's number
-            grows with it; both of the action's shape.
-    """
-
-    mode: str
-    shape: tuple[int, ...]
-    low: np.ndarray
-    high: np.ndarray
-    half_range: np.ndarray | None
-    sizes: np.ndarray | None = None
-    strides: np.ndarray | None = None
-    center: np.ndarray | None = None
-
-    def apply(self, chosen: Values) -> Values:
-        """Scale and clip actions as RLlib's NormalizeAndClipActions does, with bitwise equal results."""
-        if self.strides is not None:
-            numbers: Any = chosen.reshape(-1, *(1,) * len(self.shape)) // self.strides % self.sizes + self.low
-            whole: Values = numbers.to(self.low.dtype) if hasattr(numbers, "to") else numbers.astype(self.low.dtype)
-            return whole
-        actions = chosen.reshape(-1, *self.shape)
-        if self.center is not None:
-            actions = self.center + actions * self.half_range  # type: ignore[operator, assignment]
-        elif self.mode == "normalize" and self.half_range is not None:
-            actions = self.low + (actions + 1.0) * self.half_range
-        elif self.mode != "clip":
-            return actions
-        # minimum and maximum are used because np.clip takes 10 us longer for a single action.
-        library: Any = torch if isinstance(chosen, torch.Tensor) else np
-        clipped: Values = library.minimum(library.maximum(actions, self.low), self.high)
-        return clipped
-
-
 class BundlePolicy:
     """A trained policy that acts on NumPy observations; it normalises observations and scales actions as in training.
 
@@ -454,7 +527,7 @@ class BundlePolicy:
         spaces: ``observation`` and ``action`` as JSON-able descriptions, without gymnasium.
         head: The kind of its head, a key of `HEADS`.
         observation_filter: The normalisation of observations; None without.
-        action_scaling: Maps the network's choice to an action; None if the choice is the action, of Discrete from 0.
+        actions: Turns the network's choices into actions of the environment.
         acting: How it acts unless its caller says so, and what that follows from (``choose_acting`` of ``acting`` made
             it). None if it acts deterministically.
         extractor: The class and the arguments of the code that makes features of observations, ``class`` and
@@ -474,8 +547,8 @@ class BundlePolicy:
         self.spaces: dict[str, dict[str, Any]] = {k: spec[f"{k}_space"] for k in ("observation", "action")}
         self.head: str = head.kind
         self.observation_filter = _read_filter(spec.get("observation_filter"), weights)
-        is_counted = head.is_discrete
-        self.action_scaling = _read_scaling("count" if is_counted else spec["actions"], self.spaces["action"])
+        # A head of one choice chooses among all combinations, of which an action may have only one.
+        self.actions = ActionParts(self.spaces["action"], joint=head.is_discrete, clips=spec["actions"] != "normalize")
         self._shape: tuple[int, ...] = tuple(self.spaces["observation"].get("shape", ()))
         self._memory: np.ndarray | None = None
 
@@ -574,7 +647,8 @@ class BundlePolicy:
                 call alone. None: a new generator in each call.
 
         Returns:
-            A NumPy scalar or array to pass to ``env.step``; with a batch axis in front where ``obs`` has one.
+            What ``env.step`` takes, a NumPy scalar or an array, or a dict or tuple of parts; with a batch axis in front
+            of each part where ``obs`` has one.
 
         Raises:
             ValueError: ``obs`` fits neither one observation nor a batch.
@@ -590,7 +664,7 @@ class BundlePolicy:
         episode_start: Any = None,
         deterministic: bool | None = None,
         rng: Rng = None,
-    ) -> tuple[np.ndarray, Any]:
+    ) -> tuple[Any, Any]:
         """Choose actions with the signature of Stable-Baselines3's ``predict``, for evaluation code written for it.
 
         Args:
@@ -611,13 +685,13 @@ class BundlePolicy:
             out, after = self.network.step(torch.from_numpy(rows), torch.from_numpy(memory))
         head, outputs = self.network.head, out.numpy()
         is_deterministic = self.deterministic if deterministic is None else deterministic
-        actions = head.choose_best(outputs) if is_deterministic else _sample(head, outputs, rng)
-        if self.action_scaling is not None:
-            actions = self.action_scaling.apply(actions)
-        dtype = self.spaces["action"].get("dtype", actions.dtype)
-        if not np.can_cast(actions.dtype, dtype):  # A space of float16 has no float32, one of int32 no int64.
-            actions = actions.astype(dtype)
-        return np.asarray(actions[0] if single else actions), after.numpy() if self.memory_size else state
+        chosen = head.choose_best(outputs) if is_deterministic else _sample(head, outputs, rng)
+        if single and self.actions.is_nested:
+            actions = self.actions.decode_one(chosen[0])
+        else:
+            actions = self.actions.decode(chosen)
+            actions = np.asarray(actions[0]) if single else actions
+        return actions, after.numpy() if self.memory_size else state
 
     def prepare_inputs(self, obs: Any, state: Any) -> tuple[np.ndarray, np.ndarray, bool]:
         """Encode observations and the hidden state as inputs of the network. Subclasses may override it.
@@ -771,9 +845,14 @@ def _check_size(space: dict[str, Any]) -> None:
     Raises:
         ValueError: It has too many numbers.
     """
-    sizes = [space["n"]] if space["type"] == "Discrete" else [*space["shape"]]
-    if not all(type(size) is int and size >= 0 for size in sizes) or math.prod(sizes) > MAX_NUMBERS:
-        raise ValueError(f"a space of this bundle is damaged: its size is {str(sizes)[:80]}")
+    if space["type"] in ("Dict", "Tuple"):
+        for part in space["spaces"]:
+            _check_size(part[1] if space["type"] == "Dict" else part)
+        return
+    sizes = np.ravel(space[{"Discrete": "n", "MultiBinary": "n", "MultiDiscrete": "nvec"}.get(space["type"], "shape")])
+    whole = all(type(size) is int and size >= 0 for size in sizes.tolist())
+    if not whole or (sum if space["type"] == "MultiDiscrete" else math.prod)(sizes.tolist()) > MAX_NUMBERS:
+        raise ValueError(f"a space of this bundle is damaged: its size is {str(sizes.tolist())[:80]}")
 
 
 def _check_arrays(file: Path) -> None:
@@ -798,18 +877,16 @@ def _check_arrays(file: Path) -> None:
 
 def format_space(description: dict[str, Any]) -> str:
     """Format a space without its bounds, such as ``Box(4,)`` or ``Discrete(2)``."""
+    if description["type"] not in ("Box", "Discrete"):
+        return str(build_space(description))
     return f"Discrete({description['n']})" if description["type"] == "Discrete" else f"Box{tuple(description['shape'])}"
 
 
 def build_space(description: dict[str, Any]) -> Any:
     """Build a gymnasium space from its entry in ``policy.json``; needs gymnasium."""
-    from gymnasium import spaces
+    from rltune.envs.facts import make_space
 
-    if description["type"] == "Discrete":
-        dtype = np.dtype(description.get("dtype", "int64")).type
-        return spaces.Discrete(description["n"], start=description["start"], dtype=dtype)
-    low, high = (_read_bound(description, key) for key in ("low", "high"))
-    return spaces.Box(low, high, tuple(description["shape"]), np.dtype(description["dtype"]).type)
+    return make_space(description)
 
 
 def _read_bound(description: dict[str, Any], key: str) -> np.ndarray:
@@ -826,24 +903,3 @@ def _read_filter(settings: dict[str, Any] | None, weights: dict[str, np.ndarray]
     # RLlib's RunningStat computes in float32; another precision would change the actions' last bits.
     std = np.sqrt(np.maximum(0, weights["observation.var"].astype(np.float32)))
     return ObservationFilter(weights["observation.mean"], std + np.float32(settings["eps"]), settings["clip"])
-
-
-def _read_scaling(mode: str, space: dict[str, Any]) -> ActionScaling | None:
-    if space["type"] == "Box":
-        return make_scaling(mode, *(_read_bound(space, key) for key in ("low", "high")))
-    first = int(space["start"])
-    return make_scaling(mode, np.array(first), np.array(first + int(space["n"]) - 1)) if first else None
-
-
-def make_scaling(mode: str, low: np.ndarray, high: np.ndarray) -> ActionScaling:
-    """Make the scaling from a network's outputs to a Box's actions; see `ActionScaling` for the arguments."""
-    if mode == "count":
-        sizes = high.astype(np.int64) - low + 1
-        strides = np.append(np.cumprod(sizes.reshape(-1)[:0:-1])[::-1], 1).reshape(low.shape)
-        return ActionScaling(mode, low.shape, low, high, None, sizes, strides)
-    if mode == "bounded":
-        is_between = np.isfinite(low) & np.isfinite(high)
-        least, most = np.where(is_between, low, -1), np.where(is_between, high, 1)
-        return ActionScaling(mode, low.shape, low, high, (most - least) / 2, center=(least + most) / 2)
-    half_range = (high - low) / 2.0 if np.isfinite([low, high]).all() else None
-    return ActionScaling(mode, low.shape, low, high, half_range)

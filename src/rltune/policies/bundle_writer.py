@@ -16,16 +16,26 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Discrete, MultiDiscrete, Tuple
 from torch import nn
 
 from rltune.compat.rllib_internals import FORWARD_METHODS, read_part
 from rltune.config.capabilities import list_algos, network_of
 from rltune.envs.facts import EnvFacts
+from rltune.envs.facts import describe_space as describe_any_space
 from rltune.envs.pettingzoo import assign_policies, policy_spaces
-from rltune.envs.spaces import find_image_scale, has_some_bounds
+from rltune.envs.spaces import find_image_scale
 from rltune.envs.spec import spec_of
-from rltune.policies.bundle_reader import FORMAT, HEADS, LAYERS, POLICIES, CategoricalHead, Head, Permute
+from rltune.policies.bundle_reader import (
+    FORMAT,
+    HEADS,
+    LAYERS,
+    POLICIES,
+    CategoricalHead,
+    GaussianHead,
+    PartsHead,
+    Permute,
+)
 
 # Containers of RLlib that do nothing but call an inner stack of layers, and the attribute that holds the stack (2.60).
 _CONTAINERS = {
@@ -45,7 +55,7 @@ def write_bundle(
     observation_stats: dict[str, Any] | None = None,
     observation_space: Any = None,
     action_space: Any = None,
-    actions: Literal["normalize", "clip", "raw"] = "normalize",
+    actions: Literal["normalize", "clip"] = "normalize",
 ) -> None:
     """Write the inference network of an RLlib module as a policy bundle.
 
@@ -58,7 +68,7 @@ def write_bundle(
         observation_space: The environment's own space, if the module sees what `rltune.envs.spaces` makes of it, such
             as one-hot vectors of a Discrete space. None: the module's.
         action_space: The environment's own space, from which the module's was made. None: the module's.
-        actions: RLlib's ``normalize_actions`` (map [-1, 1] to the bounds), ``clip_actions`` or neither.
+        actions: RLlib's ``normalize_actions`` (map [-1, 1] to the bounds), or ``clip_actions``.
 
     Raises:
         ValueError: The module, a layer or a space cannot be expressed; names its type.
@@ -81,8 +91,8 @@ def write_bundle(
         "format": FORMAT,
         "info": _make_jsonable(info),
         "observation_space": describe_space(seen),
-        "action_space": describe_space(module.action_space if action_space is None else action_space),
-        "actions": "bounded" if action_space is not None and has_some_bounds(action_space) else actions,
+        "action_space": describe_any_space(module.action_space if action_space is None else action_space),
+        "actions": actions,
     }
     root = Path(folder)
     root.mkdir(parents=True, exist_ok=True)
@@ -96,7 +106,7 @@ def write_policies(
     *,
     facts: EnvFacts,
     info: dict[str, Any],
-    actions: Literal["normalize", "clip", "raw"] = "normalize",
+    actions: Literal["normalize", "clip"] = "normalize",
 ) -> None:
     """Write the networks of a multi-agent training, each as a bundle in its own folder.
 
@@ -170,7 +180,7 @@ def _describe_network(module: Any) -> tuple[dict[str, Any], dict[str, np.ndarray
     encoder = _select_actors_encoder(read_part(module, network.encoder))
     parts = {"encoder": encoder, "head": read_part(module, network.head)}
     extractor, weights = None, dict[str, np.ndarray]()
-    head = _select_head(network.kind, module.action_space).describe(module, parts["head"])
+    head = _describe_head(network.kind, module, parts["head"])
     if head.get("dueling"):
         parts["value"] = getattr(module, network.value)
     layers: dict[str, Any] = {}
@@ -200,13 +210,17 @@ def _select_actors_encoder(encoder: Any) -> Any:
     return encoder
 
 
-def _select_head(kind: str, action_space: Any) -> type[Head]:
-    """Choose the `Head` for RLlib's output layers; with discrete actions, those of a Gaussian are logits."""
-    if isinstance(action_space, Discrete):
-        return HEADS[kind] if HEADS[kind].is_discrete else CategoricalHead
-    if not isinstance(action_space, Box) or np.issubdtype(action_space.dtype, np.integer):
-        raise ValueError(f"a bundle cannot express the action space {action_space}")
-    return HEADS[kind]
+def _describe_head(kind: str, module: Any, layers: Any) -> dict[str, Any]:
+    """Describe the `Head` for RLlib's output layers; with choices, those of a Gaussian are logits."""
+    space = module.action_space
+    if isinstance(space, Discrete):
+        return (HEADS[kind] if HEADS[kind].is_discrete else CategoricalHead).describe(module, layers)
+    choices = [part for part in (space if isinstance(space, Tuple) else [space]) if isinstance(part, MultiDiscrete)]
+    if choices and kind == GaussianHead.kind:
+        return PartsHead.describe(module, layers, [size for part in choices for size in part.nvec.tolist()])
+    if not isinstance(space, Box) or np.issubdtype(space.dtype, np.integer):
+        raise ValueError(f"a bundle cannot express the action space {space}")
+    return HEADS[kind].describe(module, layers)
 
 
 def _flatten(container: Any) -> list[Any]:

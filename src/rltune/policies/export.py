@@ -67,21 +67,21 @@ class Graph(nn.Module):
         self._with_distribution = with_distribution
         self.num_values = observation["n"] if observation["type"] == "Discrete" else 0
         self.first_value = observation.get("start", 0)
-        self.filter, self.scaling = _to_tensors(policy.observation_filter), _to_tensors(policy.action_scaling)
+        self.filter = _to_tensors(policy.observation_filter)
+        self.actions = policy.actions.map_arrays(torch.from_numpy)
 
     def forward(self, observations: torch.Tensor) -> Any:
         """Compute deterministic actions as ``BundlePolicy.act`` does, with tensors instead of arrays."""
         out = self.network(self._make_rows(observations))
-        return self._add_distribution(out, self._choose_actions(out))
+        return self._add_distribution(out, *self._choose_actions(out))
 
     def _add_distribution(self, out: torch.Tensor, *outputs: torch.Tensor) -> Any:
         if self._with_distribution:
             outputs = (*outputs, self.network.head.parametrize(out))
         return outputs if len(outputs) > 1 else outputs[0]
 
-    def _choose_actions(self, out: torch.Tensor) -> torch.Tensor:
-        chosen = self.network.head.choose_best(out)
-        return chosen if self.scaling is None else self.scaling.apply(chosen)
+    def _choose_actions(self, out: torch.Tensor) -> list[torch.Tensor]:
+        return self.actions.decode_parts(self.network.head.choose_best(out))
 
     def _make_rows(self, observations: torch.Tensor) -> torch.Tensor:
         if self.num_values:
@@ -97,11 +97,11 @@ class RecurrentGraph(Graph):
     def forward(self, observations: torch.Tensor, state: torch.Tensor) -> Any:  # type: ignore[override]
         """Compute actions and the next state as ``BundlePolicy.predict`` does, with tensors instead of arrays."""
         out, after = self.network.step(self._make_rows(observations), state)
-        return self._add_distribution(out, self._choose_actions(out), after)
+        return self._add_distribution(out, *self._choose_actions(out), after)
 
 
 def _to_tensors(values: Any) -> Any:
-    """Convert the arrays of an observation filter or an action scaling to tensors; None stays None."""
+    """Convert the arrays of an observation filter to tensors; None stays None."""
     arrays = {} if values is None else {k: v for k, v in values._asdict().items() if isinstance(v, np.ndarray)}
     return values and values._replace(**{name: torch.from_numpy(np.array(array)) for name, array in arrays.items()})
 
@@ -145,8 +145,10 @@ def export_policy(
     try:
         step = _write(policy, observations, draft, format)
         own, exported = (_play(policy, each, observations) for each in (partial(_step, policy), step))
-        difference = _measure_difference(own[0], exported[0], format)
-        if len(exported) > 1 and not np.allclose(own[1], exported[1], rtol=10 * TOLERANCE, atol=10 * TOLERANCE):
+        num_leaves = len(policy.actions.parts)
+        pairs = list(zip(own, exported, strict=False))  # A program of torch.export has no distribution.
+        difference = max(_measure_difference(*pair, format) for pair in pairs[:num_leaves])
+        if not all(np.allclose(*pair, rtol=10 * TOLERANCE, atol=10 * TOLERANCE) for pair in pairs[num_leaves:]):
             raise PolicyError(
                 ": the parameters of the exported distribution differ from the policy's own",
                 f"a difference of at most {10 * TOLERANCE:g}",
@@ -224,13 +226,13 @@ def _play(policy: BundlePolicy, step: Step, observations: np.ndarray) -> list[np
     """Act on all observations: in one batch, or for a recurrent policy as steps of parallel episodes.
 
     Returns:
-        The actions, and the distribution's parameters if the function gives them.
+        The parts of the actions, and the distribution's parameters if the function gives them.
     """
     num_steps = len(observations) // NUM_EPISODES if policy.memory_size else 1
     state, steps = np.zeros((NUM_EPISODES, policy.memory_size), np.float32) if policy.memory_size else None, []
     for batch in np.split(observations, num_steps):
         actions, state, *more = step(batch, state)
-        steps.append((actions, *more))
+        steps.append((*policy.actions.unfold(actions), *more))
     return [np.concatenate(arrays) for arrays in zip(*steps, strict=True)]
 
 
@@ -239,7 +241,7 @@ def _write(policy: BundlePolicy, observations: np.ndarray, path: Path, format: s
     with_distribution = format == "onnx" and policy.has_distribution
     graph = (RecurrentGraph if policy.memory_size else Graph)(policy, with_distribution).eval()
     example = [torch.from_numpy(observations[:2])]
-    inputs, outputs = ["observations"], ["actions"]
+    inputs, outputs = ["observations"], name_outputs(policy)
     if policy.memory_size:
         example.append(torch.zeros(2, policy.memory_size))
         inputs, outputs = [*inputs, "state"], [*outputs, "next_state"]
@@ -264,8 +266,15 @@ def _write(policy: BundlePolicy, observations: np.ndarray, path: Path, format: s
 
 def _split(policy: BundlePolicy, out: Any) -> tuple[Any, ...]:
     """Return the outputs of an exported file as arrays, with None in place of the state of a policy without memory."""
-    actions, *more = [np.asarray(x) for x in (out if isinstance(out, list | tuple) else [out])]
+    arrays = [np.asarray(x) for x in (out if isinstance(out, list | tuple) else [out])]
+    num_leaves = len(policy.actions.parts)
+    actions, more = policy.actions.fold(arrays[:num_leaves]), arrays[num_leaves:]
     return (actions, *more) if policy.memory_size else (actions, None, *more)
+
+
+def name_outputs(policy: BundlePolicy) -> list[str]:
+    """Name the outputs of an exported file that are actions: ``actions``, or ``actions.arm.0`` for a part of them."""
+    return [f"actions.{part.name}" if part.path else "actions" for part in policy.actions.parts]
 
 
 @contextlib.contextmanager

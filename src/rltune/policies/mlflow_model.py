@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from rltune.envs import actions
 from rltune.policies.bundle_reader import GRAPH_FILE
 from rltune.policies.policy import MultiAgentPolicy, Policy, read_policy
 
@@ -39,7 +40,7 @@ def make_model_arguments(folder: str | Path, carried: Mapping[str, Any] | None =
     return {
         "python_model": str(source / "served_model.py"),
         "artifacts": {"policy": str(folder)},
-        "code_paths": [str(source / "bundle_reader.py")],
+        "code_paths": [str(path) for path in (source / "bundle_reader.py", Path(actions.__file__))],
         "signature": ModelSignature(outputs=Schema(specs), params=ParamSchema([way])),
         "input_example": example,
         # A torch version such as "2.9+cpu" is not on PyPI under its local tag, so the tag is removed.
@@ -54,14 +55,19 @@ def _make_example(policy: Policy | MultiAgentPolicy) -> tuple[Any, Mapping[Any, 
         batches = {agent: _sample_batch(policy.policies[owner]) for agent, owner in policy.owners.items()}
         return batches, policy.act(batches)
     batch = _sample_batch(policy)
+    memory: Any = np.zeros((len(batch), policy.memory_size), np.float32)
     if policy.extractor and policy.graph is None:  # Only the code of its extractor could act, which is not run here.
-        space, memory = policy.action_space, np.zeros((2, policy.memory_size), np.float32)
-        actions = np.stack([space.sample() for _ in batch])
+        samples = [policy.actions.unfold(policy.action_space.sample()) for _ in batch]
+        arrays = [np.stack(leaves) for leaves in zip(*samples, strict=True)]
     else:
-        actions, memory = policy.predict(batch)
+        chosen, memory = policy.predict(batch)
+        arrays = policy.actions.unfold(chosen)
+    leaves = zip(policy.actions.parts, arrays, strict=True)
+    outputs: dict[Any, Any] = {f"actions.{part.name}" if part.path else None: leaf for part, leaf in leaves}
     if policy.memory_size:
-        return {"obs": batch, "state": memory}, {"actions": actions, "state": memory}
-    return batch, {None: actions}
+        outputs = {"actions" if name is None else name: leaf for name, leaf in outputs.items()}
+        return {"obs": batch, "state": memory}, {**outputs, "state": memory}
+    return batch, outputs
 
 
 def _sample_batch(policy: Policy) -> np.ndarray:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from rltune.checkpoints.store import is_own_checkpoint
+from rltune.envs.actions import split_batch
 from rltune.envs.observations import make_layout
 from rltune.errors import PolicyError, RltuneError, choices, describe_exception
 from rltune.formatting import spell_command
@@ -187,7 +188,8 @@ class MultiAgentPolicy:
         for name, pairs in groups.items():
             batch = np.stack([obs[i][agent] for i, agent in pairs])
             draws = [rng[i] for i, _ in pairs] if isinstance(rng, Sequence) else rng
-            for (i, agent), action in zip(pairs, self.policies[name].act(batch, deterministic, draws), strict=True):
+            chosen = self.policies[name].act(batch, deterministic, draws)
+            for (i, agent), action in zip(pairs, split_batch(chosen, len(pairs)), strict=True):
                 actions[i][agent] = action
         return actions, None
 

@@ -77,7 +77,9 @@ def act(policy: Any, model_input: Any, deterministic: bool | None = None, agent:
             obs = obs.reshape(-1, *shape)
         policy.check_range(obs)
         actions, state = policy.predict(obs, inputs.get("state"), inputs.get("episode_start"), deterministic)
-        return {"actions": actions, "state": state} if policy.memory_size else np.asarray(actions)
+        if policy.memory_size:
+            return {"actions": actions, "state": state}
+        return actions if policy.actions.is_nested else np.asarray(actions)
 
 
 def act_together(

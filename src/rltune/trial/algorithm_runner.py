@@ -193,9 +193,9 @@ class AlgorithmRunner:
         (answer,) = self.algorithm.learner_group.foreach_learner(lambda learner: learner.module)
         return answer.get()[DEFAULT_MODULE]
 
-    def _actions(self) -> Literal["normalize", "clip", "raw"]:
-        """Return how RLlib scales the network's actions to the action space, as its config says."""
-        return "normalize" if self.config.normalize_actions else "clip" if self.config.clip_actions else "raw"
+    def _actions(self) -> Literal["normalize", "clip"]:
+        """Return how RLlib brings the network's numbers into the action space, as its config says."""
+        return "normalize" if self.config.normalize_actions else "clip"
 
     def _observation_stats(self) -> dict[str, Any] | None:
         """Return the statistics of the observation normalisation; None without normalisation."""

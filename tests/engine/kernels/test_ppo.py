@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from rltune.engine.kernels import ppo
 from rltune.engine.networks.actor_critic import CompiledActorCritic, make_actor_critic
 from rltune.engine.on_policy.ppo import PPOUpdate
-from rltune.engine.on_policy.ppo_loss import loss_statistics
+from rltune.engine.on_policy.ppo_loss import ActionDistribution, PPOBatch, PPOCoefficients, loss_statistics
 from tests.engine.finite import is_finite
 from tests.engine.ppo_learner import make_config, random_batch, rllib_learner, train_batch
 
@@ -19,6 +22,9 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "discrete, shared": ("discrete", {"vf_share_layers": True, "fcnet_activation": "relu"}),
     "continuous": ("continuous", {"log_std_clip_param": 1.0}),
     "continuous, free": ("continuous", {"free_log_std": True}),
+    "choices": ("choices", {}),
+    "choices, shared": ("choices", {"vf_share_layers": True}),
+    "buttons": ("buttons", {}),
 }
 
 
@@ -35,7 +41,9 @@ def differentiate(update: PPOUpdate, module: Any, rows: Any, dtype: torch.dtype)
     module.to(dtype)
     rows = type(rows)(*(column.to(dtype) for column in rows))
     dist, values = make_actor_critic(module, compiled=False).forward(rows.obs)  # type: ignore[union-attr]
-    loss = loss_statistics(update._statistics_of(dist, rows), values, rows, update.coefficients())["total_loss"]
+    loss = loss_statistics(update.distribution.statistics(dist, rows), values, rows, update.coefficients())[
+        "total_loss"
+    ]
     names = [name for name, _ in module.named_parameters()]
     return dict(zip(names, (g.numpy() for g in torch.autograd.grad(loss, list(module.parameters()))), strict=True))
 
@@ -78,3 +86,32 @@ def test_a_weight_that_is_infinite_makes_the_update_not_finite() -> None:
     with torch.no_grad():
         update.update(batch, 0)
     assert not torch.isfinite(update.flat.data).all()
+
+
+@pytest.mark.parametrize("sizes", [[4], [3, 2, 5], [2] * 9, [1, 7]])
+def test_the_formulas_for_choices_are_exact_in_float64(sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels' functions run in Python, where float32 stands for float64."""
+    monkeypatch.setattr(ppo, "np", SimpleNamespace(float32=np.float64, empty=np.empty))
+    one, several, weigh = (
+        getattr(function, "py_func", function)
+        for function in (ppo._differentiate_choice, ppo._differentiate_choices, ppo._weigh)
+    )
+    monkeypatch.setattr(ppo, "_weigh", weigh)
+    distribution, rows = ActionDistribution(sizes, 0), 40
+    generator = torch.Generator().manual_seed(0)
+    logits, old = (torch.randn(rows, sum(sizes), generator=generator, dtype=torch.float64) for _ in range(2))
+    actions = torch.stack([torch.randint(0, size, (rows,), generator=generator) for size in sizes], 1)
+    one_hot, log_p, logp = distribution.sampled(old, actions)
+    advantages = torch.randn(rows, generator=generator, dtype=torch.float64)
+    batch = PPOBatch(logits, one_hot, log_p, logp, advantages, advantages)
+    c = PPOCoefficients(0.2, math.inf, 0.0, 0.03, 0.4, True, True)
+    logits.requires_grad_()
+    loss = loss_statistics(distribution.statistics(logits, batch), torch.zeros(rows), batch, c)["total_loss"]
+    (expected,) = torch.autograd.grad(loss, logits)
+    arrays = PPOBatch(*(column.detach().numpy() for column in batch))
+    grad = np.empty(logits.shape)
+    several(arrays.obs, np.array(sizes), arrays, np.arange(rows), c, grad)
+    np.testing.assert_allclose(grad, expected.numpy(), atol=1e-9, rtol=0)
+    if len(sizes) == 1:
+        one(arrays.obs, arrays, np.arange(rows), c, grad)
+        np.testing.assert_allclose(grad, expected.numpy(), atol=1e-9, rtol=0)
