@@ -281,7 +281,8 @@ def name_outputs(policy: BundlePolicy) -> list[str]:
 def _silence_exporters() -> Any:
     """Silence progress output and deprecation warnings of the exporters, which the user can do nothing about."""
     logging.getLogger("onnxscript").setLevel(logging.ERROR)
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    for name in ("torch.onnx", "torch.fx.experimental.symbolic_shapes"):
+        logging.getLogger(name).setLevel(logging.ERROR)
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         yield
