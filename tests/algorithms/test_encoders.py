@@ -12,7 +12,7 @@ import torch
 from rltune.algorithms.arguments import apply_params, build_search_space, locate_argument
 from rltune.algorithms.build import Build, build_config
 from rltune.algorithms.checks import check_algorithm, list_encoders
-from rltune.compat.encoder_catalog import ENCODER
+from rltune.compat.row_catalog import ENCODER
 from rltune.config.capabilities import find_capabilities
 from rltune.config.validation import check_config
 from rltune.engine import build_algorithm, find_static_obstacle

@@ -13,6 +13,7 @@ from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from rltune.engine.on_policy.ppo import TrainBatch
 from rltune.engine.on_policy.ppo_loss import ActionDistribution, PPOBatch
 from rltune.engine.sampling.action_distributions import count_parts
+from tests.engine.masked import mask_config
 
 ROWS, INPUTS = 96, 5
 OBS = gym.spaces.Box(-10, 10, (INPUTS,), np.float32)
@@ -25,20 +26,23 @@ SPACES = {
 }
 
 
-def make_config(space: str, model: dict[str, Any], kind: type[PPOConfig] = PPOConfig, **training: Any) -> PPOConfig:
+def make_config(
+    space: str, model: dict[str, Any], kind: type[PPOConfig] = PPOConfig, masked: bool = False, **training: Any
+) -> PPOConfig:
     settings = {
         "lr": 3e-3,
         "num_epochs": 3,
         "minibatch_size": 32,
         "shuffle_batch_per_epoch": False,
     } | training
-    return (
+    config = (
         kind()
         .environment(observation_space=OBS, action_space=SPACES[space])
         .training(train_batch_size_per_learner=ROWS, **settings)
         .rl_module(model_config=DefaultModelConfig(**({"fcnet_hiddens": [16, 16], "vf_share_layers": False} | model)))
         .debugging(seed=3)
     )
+    return mask_config(config, INPUTS, sum(count_parts(SPACES[space])[0])) if masked else config
 
 
 def rllib_learner(config: PPOConfig) -> Any:
@@ -72,6 +76,20 @@ def random_batch(space: str) -> dict[str, torch.Tensor]:
         "advantages": normal(ROWS),
         "value_targets": normal(ROWS) * 5,
     }
+
+
+def add_flags(space: str, columns: dict[str, torch.Tensor], ones: bool = False) -> dict[str, torch.Tensor]:
+    """Return the batch with observations that end with flags, of which those of its actions are set."""
+    generator = torch.Generator().manual_seed(2)
+    sizes, numbers = count_parts(SPACES[space])
+    flags = torch.ones(ROWS, sum(sizes)) if ones else torch.randint(0, 2, (ROWS, sum(sizes)), generator=generator)
+    chosen = columns["actions"].reshape(ROWS, -1)[:, : len(sizes)].long()
+    flags.scatter_(1, chosen + torch.tensor([0, *sizes[:-1]]).cumsum(0), 1)
+    flags = torch.cat([flags, torch.ones(ROWS, 2 * numbers)], 1)
+    dist = torch.where(flags != 0, columns["action_dist_inputs"], -1e9)
+    logp = ActionDistribution(sizes, numbers).sampled(dist, columns["actions"])[2]
+    obs = torch.cat([columns["obs"], flags[:, : sum(sizes)].float()], 1)
+    return {**columns, "obs": obs, "action_dist_inputs": dist, "action_logp": logp}
 
 
 def our_batch(space: str, columns: dict[str, torch.Tensor]) -> PPOBatch:

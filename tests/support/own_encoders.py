@@ -26,5 +26,5 @@ def write_untrained(folder: Path, algo: str = "ppo", name: str = "Attention", **
     config.rl_module(model_config={"fcnet_hiddens": [16], **model})
     use_extractor(config, ExtractorSpec(f"{NETS}:{name}", KWARGS.get(name, {})), VECTOR, make_layout(VECTOR))
     built = config.get_multi_rl_module_spec(spaces={"default_policy": (VECTOR, spaces.Discrete(3))}).build()
-    write_bundle(built["default_policy"], folder, info={"algo": algo})
+    write_bundle(built["default_policy"], folder, info={"algo": algo}, layout=make_layout(VECTOR))
     return built["default_policy"]

@@ -20,7 +20,8 @@ from rltune import load_policy
 from rltune.cluster.resources import Machine
 from rltune.driver.plan import make_plan
 from rltune.engine.algorithm import FastAlgorithm
-from rltune.envs.spaces import encode_observation, read_actions
+from rltune.envs.observations import make_layout
+from rltune.envs.spaces import read_actions
 from rltune.envs.spec import spec_of
 from rltune.errors import NonFiniteError
 from rltune.policies.evaluation import evaluate_checkpoint
@@ -164,7 +165,8 @@ def test_a_policy_speaks_the_language_of_its_environment(
     policy = load_policy(tmp_path)
     assert (policy.observation_space, policy.action_space) == (observation_space, action_space)
     observations = [observation_space.sample() for _ in range(50)]
-    seen = torch.from_numpy(np.stack([encode_observation(observation_space, obs) for obs in observations]))
+    layout = make_layout(observation_space)
+    seen = torch.from_numpy(layout.view(np.stack([layout.encode(obs) for obs in observations])))
     if observation_space == TABLE:  # What PPO normalises.
         seen = torch.from_numpy(policy.prepare_inputs(np.stack(observations), None)[0])
     with torch.no_grad():
@@ -183,6 +185,28 @@ def test_a_policy_speaks_the_language_of_its_environment(
             np.testing.assert_allclose(
                 list_numbers(action), list_numbers(actions.decode_one(np.asarray(best[row]))), rtol=1e-5, atol=1e-5
             )
+    assert evaluate_checkpoint(tmp_path, 3, seed=0).mean == 8.0
+
+
+@pytest.mark.parametrize("name", ["choices", "choices and numbers", "whole numbers"])
+@pytest.mark.parametrize("how", ["async", pytest.param("rllib", marks=pytest.mark.ray)])
+def test_parts_reach_environments_however_they_are_stepped(
+    how: str, name: str, request_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: Any
+) -> None:
+    if how == "rllib":
+        request.getfixturevalue("ray_cluster")
+    kwargs = {"observation_space": TABLE, "action_space": DECLARED[name][2]}
+    entry = gymnasium.envs.registration.EnvSpec("Declared-v0", Declared, kwargs=kwargs)
+    monkeypatch.setitem(gymnasium.registry, "Declared-v0", entry)
+    words = ("algo.training.train_batch_size_per_learner=64", "algo.env_runners.num_envs_per_env_runner=2")
+    vectorize = ("env.vectorize=async",) if how == "async" else ()
+    build = make_plan(request_of("algo=ppo", "env=gym", "env.id=Declared-v0", *words, *vectorize)).build
+    engine = "fast" if how == "async" else "rllib"
+    runner = AlgorithmRunner(build, {"num_epochs": 1}, seed=1, engine=engine, threads=1, scored_steps=1000)
+    assert isinstance(runner.algorithm, FastAlgorithm) == (engine == "fast")
+    assert runner.train().env_steps > 0
+    runner.save(tmp_path, {"algo": "ppo"})
+    runner.stop()
     assert evaluate_checkpoint(tmp_path, 3, seed=0).mean == 8.0
 
 

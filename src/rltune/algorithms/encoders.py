@@ -11,13 +11,12 @@ from typing import Any
 
 import torch
 from gymnasium.spaces import Space
-from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.models.base import ENCODER_OUT
 from ray.rllib.core.models.configs import ModelConfig
 from torch import Tensor, nn
 
-from rltune.compat.encoder_catalog import ENCODER, GivenEncoderDQNCatalog, GivenEncoderPPOCatalog, give_catalog
+from rltune.compat.row_catalog import ENCODER, give_catalog
 from rltune.envs.layout import Layout
 from rltune.policies.extractors import ExtractorSpec, FeatureExtractor
 
@@ -93,7 +92,7 @@ def use_extractor(config: Any, extractor: ExtractorSpec, space: Space[Any], layo
     """
     encoder = ExtractorConfig(extractor=extractor, space=space, layout=layout)
     config.rl_module(model_config={**config.model_config, ENCODER: encoder})
-    give_catalog(config, GivenEncoderDQNCatalog if isinstance(config, DQNConfig) else GivenEncoderPPOCatalog)
+    give_catalog(config)
 
 
 def without_extractor(config: Any) -> Any:

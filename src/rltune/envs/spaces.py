@@ -1,7 +1,7 @@
-"""Turn observations and actions of any Gymnasium space into those that networks take, and back.
+"""Check the observations of an environment, leave parts of them out, and turn a network's actions into its own.
 
-Policies speak the environment's own language if that is a Box or a Discrete space, and else what `FlatObservation` and
-`FlatAction` make of it. Networks see floats, in one vector or an image, and choose a number from 0 or one vector.
+What networks see of observations is in `rltune.envs.observations`, and what they choose in `rltune.envs.actions`;
+policies give the environment's own actions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gymnasium import spaces
 from rltune.envs.actions import ActionParts
 from rltune.envs.facts import describe_space, make_space
 from rltune.envs.step_count import read_reset, read_reward, read_rewards, read_step
-from rltune.errors import ABSENT, Cause, ConfigError, GuestError, RewardError, describe_exception, spell
+from rltune.errors import ABSENT, Cause, ConfigError, GuestError, RewardError
 
 MAX_OUTPUTS = 65_536  # The most outputs of a network for one action.
 MAX_COMBINATIONS = 4096  # The most combinations of choices for an algorithm that chooses among all of them.
@@ -28,32 +28,6 @@ SLACK = 1e-5  # Because of rounding, an observation may exceed a bound of its sp
 # at bounds. What is farther away is mostly of another unit than the space, such as bytes in a space from 0 to 1.
 TOLERANCE = 0.1
 NOT_FINITE = "look for a division by zero, a root or a logarithm behind it"
-
-
-def has_plain_observations(space: gymnasium.Space[Any]) -> bool:
-    """Return whether policies take observations as the environment gives them: numbers in a Box or a Discrete space."""
-    return isinstance(space, spaces.Box | spaces.Discrete)
-
-
-def has_network_observations(space: gymnasium.Space[Any]) -> bool:
-    """Return whether networks take observations as they are: floats in one vector or an image."""
-    return isinstance(space, spaces.Box) and space.dtype in FLOATS and len(space.shape) in (1, 3)
-
-
-def is_image(space: gymnasium.Space[Any]) -> bool:
-    """Return whether observations are images to the networks: a Box of height, width and channels."""
-    return isinstance(space, spaces.Box) and len(space.shape) == 3
-
-
-def can_normalise(space: gymnasium.Space[Any]) -> bool:
-    """Return whether observations can be normalised: numbers that are no images and no choices."""
-    return isinstance(space, spaces.Box) and not is_image(space)
-
-
-def find_image_scale(space: gymnasium.Space[Any]) -> float:
-    """Return the number by which networks see an image divided: the greatest value of its bytes, else 1."""
-    is_bytes = isinstance(space, spaces.Box) and is_image(space) and space.dtype == np.uint8
-    return float(space.high.max()) or 1.0 if is_bytes else 1.0
 
 
 def name_setting(error: ConfigError, key: str, value: object, place: str = "") -> ConfigError:
@@ -198,82 +172,6 @@ def check_reward(reward: Any) -> float:
     return number
 
 
-def flatten_observation_space(space: gymnasium.Space[Any], images: bool = False) -> spaces.Box:
-    """Return the Box of float32 in which `flatten_observation` puts observations.
-
-    Args:
-        space: The space of the observations.
-        images: Whether images stay images.
-
-    Raises:
-        ConfigError: The space has another part than those that can become numbers.
-    """
-    if images and is_image(space):
-        scale = np.float32(find_image_scale(space))
-        return spaces.Box(np.float32(space.low) / scale, np.float32(space.high) / scale, dtype=np.float32)
-    try:
-        flat = spaces.utils.flatten_space(space)
-    except NotImplementedError:
-        flat = space
-    if not isinstance(flat, spaces.Box):
-        raise ConfigError(
-            "",
-            ABSENT,
-            f"the observations {space} cannot become a vector",
-            "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these",
-            "a wrapper that selects or encodes parts of them: env.wrappers=[{entry_point: 'module:Class'}]",
-        )
-    return spaces.Box(flat.low.astype(np.float32), flat.high.astype(np.float32), dtype=np.float32)
-
-
-def flatten_observation(space: gymnasium.Space[Any], observation: Any, images: bool = False) -> Any:
-    """Turn an observation into float32: one vector, in which discrete parts are one-hot, or an image as it is.
-
-    The bytes of an image are divided by their greatest value, which policy bundles do by their observation filter.
-
-    Args:
-        space: The space of the observation.
-        observation: What the environment returned.
-        images: Whether images stay images.
-
-    Raises:
-        GuestError: The observation does not fit the space; names the part and its value.
-    """
-    try:
-        if images and is_image(space):
-            return np.asarray(observation, np.float32) / np.float32(find_image_scale(space))
-        if _has_known_choices(space, observation):
-            return spaces.utils.flatten(space, observation).astype(np.float32)
-        cause, why = None, ""
-    except Exception as error:  # Gymnasium reads it as its space says, which fails in any way if it does not fit.
-        cause, why = error, f" ({describe_exception(error)})"
-    fault = find_observation_fault(space, observation)
-    raise fault or GuestError(
-        f"observation {spell(observation)} cannot be read{why}",
-        f"observations of {space}",
-        "correct the observation_space, or what reset and step return",
-        cause=Cause.OBSERVATION,
-    ) from cause
-
-
-def _has_known_choices(space: gymnasium.Space[Any], observation: Any) -> bool:
-    """Return whether all choices in an observation are among those of its space: others have no place of their own.
-
-    Gymnasium does not look at it. A one-hot vector of a choice below the first one, or beyond the last one of a part,
-    would be that of another choice.
-    """
-    if isinstance(space, spaces.Discrete):
-        return bool(0 <= observation - space.start < space.n)
-    if isinstance(space, spaces.MultiDiscrete):
-        index = np.asarray(observation) - space.start
-        return bool(((index >= 0) & (index < space.nvec)).all())
-    if isinstance(space, spaces.Dict):
-        return all(_has_known_choices(part, observation[key]) for key, part in space.spaces.items())
-    if isinstance(space, spaces.Tuple):
-        return all(map(_has_known_choices, space.spaces, observation))
-    return True
-
-
 def find_observation_fault(space: gymnasium.Space[Any], observation: Any) -> GuestError | None:
     """Return the error for an observation that does not fit its space, which names its wrong part; None if it fits.
 
@@ -286,24 +184,6 @@ def find_observation_fault(space: gymnasium.Space[Any], observation: Any) -> Gue
     except ConfigError as refusal:
         return GuestError(refusal.problem, refusal.allowed, refusal.fix, cause=Cause.OBSERVATION)
     return None
-
-
-class FlatObservation(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """Turn observations into one float32 vector; discrete parts become one-hot (`gymnasium.spaces.utils.flatten`).
-
-    Args:
-        env: The environment.
-        images: Whether images stay images, as the networks take them.
-    """
-
-    def __init__(self, env: gymnasium.Env[Any, Any], images: bool = False) -> None:
-        super().__init__(env)
-        self.observation_space = flatten_observation_space(env.observation_space, images)
-        self._images = images
-
-    def observation(self, observation: Any) -> Any:
-        """Return the observation as float32, flattened or as an image."""
-        return flatten_observation(self.env.observation_space, observation, self._images)
 
 
 class Without(gymnasium.ObservationWrapper[Any, Any, Any]):
@@ -421,24 +301,6 @@ def make_network_actions(actions: ActionParts) -> gymnasium.Space[Any]:
     kinds = [spaces.MultiDiscrete(np.array(actions.sizes, np.int64))] if actions.sizes else []
     kinds += [spaces.Box(-bound, bound, dtype=np.float32)] if actions.num_numbers else []
     return kinds[0] if len(kinds) == 1 else spaces.Tuple(kinds)
-
-
-def find_network_spaces(
-    observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], joint: bool = False
-) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
-    """Return the spaces that networks see and choose in, for those of an environment.
-
-    Args:
-        joint: As for `read_actions`.
-    """
-    if not has_network_observations(observation_space):
-        observation_space = flatten_observation_space(observation_space, images=True)
-    return observation_space, make_network_actions(read_actions(action_space, joint=joint))
-
-
-def encode_observation(space: gymnasium.Space[Any], observation: Any) -> Any:
-    """Return what networks see of an observation, see `find_network_spaces`."""
-    return observation if has_network_observations(space) else flatten_observation(space, observation, images=True)
 
 
 def to_python(space: gymnasium.Space[Any], action: Any) -> Any:

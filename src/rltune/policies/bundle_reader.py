@@ -23,6 +23,7 @@ from torch import nn
 
 if __package__ == "rltune.policies":
     from rltune.envs.actions import ActionParts
+    from rltune.envs.layout import Layout, make_space, read_bound
 else:  # In a model the other files lie beside this one, and are not registered in ``sys.modules``, as this one is not.
 
     def _load_beside(name: str) -> Any:
@@ -34,6 +35,8 @@ else:  # In a model the other files lie beside this one, and are not registered 
         return module
 
     ActionParts = _load_beside("actions.py").ActionParts  # type: ignore[misc]
+    _layout = _load_beside("layout.py")
+    Layout, make_space, read_bound = _layout.Layout, _layout.make_space, _layout.read_bound  # type: ignore[misc]
 
 FORMAT = 1  # The current version of the bundle's format; all versions from 1 on can be read.
 # The folder with one bundle per policy of a multi-agent checkpoint; a policy.json about all of them lies beside it.
@@ -404,7 +407,7 @@ def make_head(settings: dict[str, Any]) -> Head:
 
 
 class Network(nn.Module):
-    """A policy's inference network: maps float32 observations (batch, features) to its `Head`'s outputs.
+    """A policy's inference network: maps the views of rows (batch, columns) to its `Head`'s outputs.
 
     A network with memory (an LSTM after the encoder) begins episodes with ``forward``; ``step`` carries the memory on.
 
@@ -418,6 +421,7 @@ class Network(nn.Module):
         self, spec: dict[str, Any], weights: dict[str, np.ndarray], extractor: nn.Module | None = None
     ) -> None:
         super().__init__()
+        self.layout = Layout.from_dict(spec["layout"])
         self.head, self.extractor = make_head(spec["head"]), extractor
         self.parts = nn.ModuleDict({name: _build_layers(layers) for name, layers in spec["layers"].items()})
         if "log_std" in weights:
@@ -433,11 +437,21 @@ class Network(nn.Module):
 
     def step(self, rows: torch.Tensor, memory: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute the outputs and the next LSTM state from observations and state (batch, memory_size)."""
-        hidden = self.parts["encoder"](rows if self.extractor is None else self.extractor(rows))
+        hidden = self.parts["encoder"](self.extractor(rows) if self.extractor else self.read_images(rows))
         if self.memory_size:
             hidden, cell = self.parts["memory"][0](hidden, memory.chunk(2, dim=-1))  # type: ignore[index]
             memory = torch.cat((hidden, cell), dim=-1)
         return self.head.compute_output(self, hidden), memory
+
+    def read_images(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return what the images' own layers make of them, and all other columns; rows without an image as they are."""
+        if not self.layout.images:
+            return rows
+        seen = []
+        for index, leaf in enumerate(self.layout.images):
+            image = rows[:, self.layout.columns(leaf)]
+            seen.append(self.parts[f"image{index}"](image / leaf.scale if leaf.scale != 1 else image))
+        return torch.cat([*seen, *(rows[:, columns] for columns in self.layout.other_columns)], dim=1)
 
 
 def _count_memory(spec: dict[str, Any]) -> int:
@@ -524,7 +538,8 @@ class BundlePolicy:
     Attributes:
         info: Where it came from: ``algo``, ``env``, ``params``, ``env_steps``, ``objective``, ``seed``,
             ``sweep``, ``trial``, and ``run`` (``trial 7``, ``baseline-seed-2``), as far as its writer knew.
-        spaces: ``observation`` and ``action`` as JSON-able descriptions, without gymnasium.
+        spaces: ``observation`` and ``action`` of the environment as JSON-able descriptions, without gymnasium.
+        layout: The layout of its observations.
         head: The kind of its head, a key of `HEADS`.
         observation_filter: The normalisation of observations; None without.
         actions: Turns the network's choices into actions of the environment.
@@ -546,10 +561,10 @@ class BundlePolicy:
         head = make_head(spec["head"]) if self.extractor else self.network.head
         self.spaces: dict[str, dict[str, Any]] = {k: spec[f"{k}_space"] for k in ("observation", "action")}
         self.head: str = head.kind
+        self.layout = Layout.from_dict(spec["layout"])
         self.observation_filter = _read_filter(spec.get("observation_filter"), weights)
         # A head of one choice chooses among all combinations, of which an action may have only one.
         self.actions = ActionParts(self.spaces["action"], joint=head.is_discrete, clips=spec["actions"] != "normalize")
-        self._shape: tuple[int, ...] = tuple(self.spaces["observation"].get("shape", ()))
         self._memory: np.ndarray | None = None
 
     @classmethod
@@ -616,12 +631,12 @@ class BundlePolicy:
     @property
     def observation_space(self) -> Any:
         """The environment's observation space; needs gymnasium."""
-        return build_space(self.spaces["observation"])
+        return make_space(self.spaces["observation"])
 
     @property
     def action_space(self) -> Any:
         """The environment's action space; needs gymnasium."""
-        return build_space(self.spaces["action"])
+        return make_space(self.spaces["action"])
 
     @property
     def memory_size(self) -> int:
@@ -639,7 +654,8 @@ class BundlePolicy:
         ``predict`` leaves its memory to the caller.
 
         Args:
-            obs: One observation, of the observation space's shape, or a batch with one more axis in front.
+            obs: One observation, as the environment gives it, or a batch, in which each part has one more axis in
+                front, as Gymnasium's vector environments and `stack` give it.
             deterministic: True, as RLlib with ``explore=False``: the most likely action, the mean, the best value.
                 False: sampled from the policy's distribution; a Q policy explores with its last epsilon. None: as the
                 policy's own ``deterministic`` says.
@@ -697,7 +713,7 @@ class BundlePolicy:
         """Encode observations and the hidden state as inputs of the network. Subclasses may override it.
 
         Returns:
-            Float32 rows (batch, features), the memory (batch, memory_size), which is zero if ``state`` is None, and
+            The views of rows (batch, columns), the memory (batch, memory_size), which is zero if ``state`` is None, and
             whether ``obs`` was a single observation.
 
         Raises:
@@ -720,31 +736,27 @@ class BundlePolicy:
         return memory
 
     def _encode_observations(self, obs: Any) -> tuple[np.ndarray, bool]:
-        array = np.asarray(obs)
-        if array.dtype.kind not in "fiub":
-            raise ValueError(f"observations are numbers; got {array.dtype} ({str(obs)[:40]})")
-        single = array.shape == self._shape
-        if (not single and array.shape[1:] != self._shape) or array.ndim > len(self._shape) + 1:
-            raise ValueError(f"an observation has shape {self._shape}, a batch (n, *{self._shape}); got {array.shape}")
-        if self.spaces["observation"]["type"] == "Discrete":
-            return self._encode_values(array.reshape(-1)), single
-        rows = array.reshape(1 if single else len(array), -1)
+        encoded, single = self.layout.encode_batch(obs)
+        rows: np.ndarray = self.layout.view(encoded)
         if self.observation_filter is not None:
             # The observation normalisation clips, and so would hide infinite numbers.
             _check_finite(rows, "an observation")
-            rows = self.observation_filter.apply(rows)
+            rows = self._filter(rows, self.observation_filter)
         rows = np.ascontiguousarray(rows, dtype=np.float32)
         _check_finite(rows, "an observation")
         return rows, single
 
-    def _encode_values(self, values: np.ndarray) -> np.ndarray:
-        """One-hot encode values of a Discrete space."""
-        n, start = (int(self.spaces["observation"][key]) for key in ("n", "start"))
-        wrong = values[(values != np.floor(values)) | (values < start) | (values >= start + n)]
-        if wrong.size or values.dtype.kind == "b":
-            example = wrong[0] if wrong.size else values.dtype
-            raise ValueError(f"an observation is a whole number from {start} to {start + n - 1}; got {example}")
-        return np.eye(n, dtype=np.float32)[values.astype(np.int64) - start]
+    def _filter(self, rows: np.ndarray, normalise: ObservationFilter) -> np.ndarray:
+        """Normalise the columns of vectors; others stay as they are."""
+        if self.layout.is_vector:
+            return normalise.apply(rows)
+        rows, columns = rows.copy(), self.layout.vector_columns
+        rows[:, columns] = normalise.apply(rows[:, columns])
+        return rows
+
+    def stack(self, observations: Sequence[Any]) -> Any:
+        """Stack single observations into a batch for ``act`` and ``predict``."""
+        return self.layout.stack(observations)
 
     def check_range(self, obs: Any) -> None:
         """Refuse observations far outside of a Box, which probably have other units; meant for served models.
@@ -753,17 +765,28 @@ class BundlePolicy:
             ValueError: A number of an integer space is outside its bounds, or one of another space by more than
                 ``BEYOND`` times the width of its range.
         """
-        space, array = self.spaces["observation"], np.asarray(obs)
-        if space["type"] != "Box" or array.dtype.kind not in "fiub" or array.shape[-len(self._shape) :] != self._shape:
-            return
-        low, high = (_read_bound(space, key).astype(np.float64) for key in ("low", "high"))
-        bounded = np.isfinite(low) & np.isfinite(high)
-        room = 0.0 if np.dtype(space["dtype"]).kind in "iu" else BEYOND * np.where(bounded, high - low, np.inf)
-        outside = bounded & ((array < low - room) | (array > high + room))
-        if outside.any():
-            at = tuple(np.argwhere(outside)[0])
-            least, most = (np.broadcast_to(bound, array.shape)[at] for bound in (low, high))
-            raise ValueError(f"an observation holds {array[at]} where {least:g} to {most:g} is the range")
+        for leaf in self.layout.leaves:
+            space, part = self.spaces["observation"], obs
+            try:
+                for key in leaf.path:
+                    part, space = part[key], dict(list_children(space))[key]
+            except (KeyError, IndexError, TypeError):
+                continue  # `act` says what is missing.
+            array = np.asarray(part)
+            ends = array.shape[array.ndim - len(leaf.shape) :]
+            if space["type"] == "Box" and array.dtype.kind in "fiub" and ends == leaf.shape:
+                _check_range(space, array, "an observation" if not leaf.path else leaf.name)
+
+
+def _check_range(space: dict[str, Any], array: np.ndarray, name: str) -> None:
+    low, high = (_read_bound(space, key).astype(np.float64) for key in ("low", "high"))
+    bounded = np.isfinite(low) & np.isfinite(high)
+    room = 0.0 if np.dtype(space["dtype"]).kind in "iu" else BEYOND * np.where(bounded, high - low, np.inf)
+    outside = bounded & ((array < low - room) | (array > high + room))
+    if outside.any():
+        at = tuple(np.argwhere(outside)[0])
+        least, most = (np.broadcast_to(bound, array.shape)[at] for bound in (low, high))
+        raise ValueError(f"{name} holds {array[at]} where {least:g} to {most:g} is the range")
 
 
 def _sample(head: Head, out: np.ndarray, rng: Rng) -> np.ndarray:
@@ -845,14 +868,25 @@ def _check_size(space: dict[str, Any]) -> None:
     Raises:
         ValueError: It has too many numbers.
     """
+    if _count_numbers(space) > MAX_NUMBERS:
+        raise ValueError("a space of this bundle is damaged: it has more numbers than any policy takes")
+
+
+def _count_numbers(space: dict[str, Any]) -> int:
     if space["type"] in ("Dict", "Tuple"):
-        for part in space["spaces"]:
-            _check_size(part[1] if space["type"] == "Dict" else part)
-        return
-    sizes = np.ravel(space[{"Discrete": "n", "MultiBinary": "n", "MultiDiscrete": "nvec"}.get(space["type"], "shape")])
-    whole = all(type(size) is int and size >= 0 for size in sizes.tolist())
-    if not whole or (sum if space["type"] == "MultiDiscrete" else math.prod)(sizes.tolist()) > MAX_NUMBERS:
-        raise ValueError(f"a space of this bundle is damaged: its size is {str(sizes.tolist())[:80]}")
+        return sum(_count_numbers(part) for _, part in list_children(space))
+    if space["type"] == "MultiDiscrete":
+        return int(np.sum(np.array(space["nvec"], np.int64)))
+    shape = space["shape"] if "shape" in space else space.get("n", 0)
+    sizes = [*shape] if isinstance(shape, list) else [shape]
+    if not all(type(size) is int and size >= 0 for size in sizes):
+        raise ValueError(f"a space of this bundle is damaged: its size is {str(sizes)[:80]}")
+    return math.prod(sizes)
+
+
+def list_children(space: dict[str, Any]) -> list[tuple[Any, Any]]:
+    """List the keys or places of the description of a Dict or Tuple space, with what lies there."""
+    return [tuple(each) for each in space["spaces"]] if space["type"] == "Dict" else list(enumerate(space["spaces"]))
 
 
 def _check_arrays(file: Path) -> None:
@@ -876,25 +910,19 @@ def _check_arrays(file: Path) -> None:
 
 
 def format_space(description: dict[str, Any]) -> str:
-    """Format a space without its bounds, such as ``Box(4,)`` or ``Discrete(2)``."""
-    if description["type"] not in ("Box", "Discrete"):
-        return str(build_space(description))
-    return f"Discrete({description['n']})" if description["type"] == "Discrete" else f"Box{tuple(description['shape'])}"
-
-
-def build_space(description: dict[str, Any]) -> Any:
-    """Build a gymnasium space from its entry in ``policy.json``; needs gymnasium."""
-    from rltune.envs.facts import make_space
-
-    return make_space(description)
+    """Format a space without its bounds, such as ``Box(4,)`` or ``Dict(camera: Box(84, 84, 3), goal: Discrete(2))``."""
+    kind = description["type"]
+    if kind in ("Dict", "Tuple"):
+        return f"{kind}({', '.join(f'{key}: {format_space(part)}' for key, part in list_children(description))})"
+    if kind == "Box":
+        return f"Box{tuple(description['shape'])}"
+    return f"{kind}({description['nvec'] if kind == 'MultiDiscrete' else description.get('n', '')})"
 
 
 def _read_bound(description: dict[str, Any], key: str) -> np.ndarray:
     """Return a bound of a Box as an array of the space's shape and dtype."""
-    shape = tuple(description["shape"])
-    # Infinite bounds are saved as the text "inf", which NumPy converts to a float64.
-    values = np.array(description[key], dtype=np.float64).astype(description["dtype"])
-    return np.broadcast_to(values, shape) if values.ndim == 0 else values.reshape(shape)
+    bound: np.ndarray = read_bound(description[key], tuple(description["shape"]), np.dtype(description["dtype"]))
+    return bound
 
 
 def _read_filter(settings: dict[str, Any] | None, weights: dict[str, np.ndarray]) -> ObservationFilter | None:

@@ -21,10 +21,11 @@ from torch import nn
 
 from rltune.compat.rllib_internals import FORWARD_METHODS, read_part
 from rltune.config.capabilities import list_algos, network_of
-from rltune.envs.facts import EnvFacts
-from rltune.envs.facts import describe_space as describe_any_space
+from rltune.envs.actions import ActionParts
+from rltune.envs.facts import EnvFacts, describe_space
+from rltune.envs.layout import FIRST, Layout, Leaf
+from rltune.envs.observations import make_layout
 from rltune.envs.pettingzoo import assign_policies, policy_spaces
-from rltune.envs.spaces import find_image_scale
 from rltune.envs.spec import spec_of
 from rltune.policies.bundle_reader import (
     FORMAT,
@@ -55,6 +56,7 @@ def write_bundle(
     observation_stats: dict[str, Any] | None = None,
     observation_space: Any = None,
     action_space: Any = None,
+    layout: Layout | None = None,
     actions: Literal["normalize", "clip"] = "normalize",
 ) -> None:
     """Write the inference network of an RLlib module as a policy bundle.
@@ -65,9 +67,9 @@ def write_bundle(
         info: Where the policy came from; JSON-able, non-finite numbers become null.
         observation_stats: ``mean``, ``var``, ``clip`` (None: no clipping) and optionally ``eps`` of an
             observation filter: ``clip((x - mean) / (sqrt(var) + eps))``. None: no filter.
-        observation_space: The environment's own space, if the module sees what `rltune.envs.spaces` makes of it, such
-            as one-hot vectors of a Discrete space. None: the module's.
+        observation_space: The environment's own space, of which the module sees rows. None: the module's.
         action_space: The environment's own space, from which the module's was made. None: the module's.
+        layout: The layout of the observations. None: that which follows from their space.
         actions: RLlib's ``normalize_actions`` (map [-1, 1] to the bounds), or ``clip_actions``.
 
     Raises:
@@ -75,11 +77,9 @@ def write_bundle(
     """
     module = module.unwrapped()  # With several learners, torch's DistributedDataParallel wraps the module.
     _check_forward_pass(type(module))
-    spec, weights = _describe_network(module)
     seen = module.observation_space if observation_space is None else observation_space
-    scale = 1.0 if observation_space is None else find_image_scale(observation_space)
-    if scale != 1.0:  # The filter is free to scale images, because they are not normalised.
-        observation_stats = {"mean": [0.0], "var": [scale**2], "clip": None, "eps": 0.0}
+    layout = make_layout(seen) if layout is None else layout
+    spec, weights = _describe_network(module, layout)
     if observation_stats is not None:
         spec["observation_filter"] = {
             "clip": observation_stats.get("clip"),
@@ -90,10 +90,13 @@ def write_bundle(
     spec |= {
         "format": FORMAT,
         "info": _make_jsonable(info),
+        "layout": layout.to_dict(),
         "observation_space": describe_space(seen),
-        "action_space": describe_any_space(module.action_space if action_space is None else action_space),
+        "action_space": describe_space(module.action_space if action_space is None else action_space),
         "actions": actions,
     }
+    if not ActionParts(spec["action_space"]).is_identity:  # RLlib's setting is about what it sends to `NetworkAction`.
+        spec["actions"] = "normalize"
     root = Path(folder)
     root.mkdir(parents=True, exist_ok=True)
     np.savez(root / "weights.npz", **weights)  # type: ignore[arg-type]  # NumPy's stub mixes up the keywords.
@@ -162,12 +165,14 @@ def _check_forward_pass(module_class: type) -> None:
     for cls in module_class.__mro__:
         if cls.__module__.startswith("ray.rllib."):
             break
+        if cls.__module__ == "rltune.compat.masked_modules":  # What it adds follows from the layout.
+            continue
         changed = [name for name in FORWARD_METHODS if name in vars(cls)]
         if changed:
             raise ValueError(f"{cls.__name__} overrides {', '.join(changed)}: a bundle cannot express its forward pass")
 
 
-def _describe_network(module: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def _describe_network(module: Any, layout: Layout) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Describe the network for ``policy.json``, as RLlib's ``forward_inference`` and action distribution use it.
 
     Returns:
@@ -191,15 +196,25 @@ def _describe_network(module: Any) -> tuple[dict[str, Any], dict[str, np.ndarray
         parts["encoder"] = own.perceptron or nn.Sequential()
         state = own.extractor.state_dict(prefix="extractor.")
         weights |= {name: value.detach().cpu().numpy().copy() for name, value in state.items()}
+    if type(parts["encoder"]).__name__ == "RowEncoder":
+        parts |= {f"image{index}": net for index, net in enumerate(parts["encoder"].images)}
+        parts["encoder"] = parts["encoder"].perceptron
     for part, container in parts.items():
         flat = _flatten(container)
-        if any(isinstance(layer, Permute) for layer in flat):
-            flat = [nn.Unflatten(1, tuple(module.observation_space.shape)), *flat]
+        if part.startswith("image"):
+            flat = [*_lay_out(layout.images[int(part.removeprefix("image"))]), *flat, nn.Flatten()]
         layers[part] = [_describe_layer(layer, f"{part}.{i}", weights) for i, layer in enumerate(flat)]
     log_std = getattr(parts["head"], "log_std", None)
     if log_std is not None:
         weights["log_std"] = log_std.detach().cpu().numpy().copy()
     return {"layers": layers, "head": head, **({"extractor": extractor} if extractor else {})}, weights
+
+
+def _lay_out(leaf: Leaf) -> list[Any]:
+    """List the layers that make an image with its channels last of a leaf's columns."""
+    if leaf.channels == FIRST:
+        return [nn.Unflatten(1, leaf.shape), Permute([0, 2, 3, 1])]
+    return [nn.Unflatten(1, leaf.image_shape)]
 
 
 def _select_actors_encoder(encoder: Any) -> Any:
@@ -252,23 +267,6 @@ def _describe_layer(layer: nn.Module, prefix: str, weights: dict[str, np.ndarray
     for key, value in layer.state_dict().items():
         weights[f"{prefix}.{key.removesuffix('_l0')}"] = value.detach().cpu().numpy()
     return entry
-
-
-def describe_space(space: Any) -> dict[str, Any]:
-    """Describe a Box or Discrete space as JSON values; infinite bounds become ``"inf"`` and ``"-inf"``."""
-    if isinstance(space, Discrete):
-        other = {} if space.dtype == np.int64 else {"dtype": str(np.dtype(space.dtype))}
-        return {"type": "Discrete", "n": int(space.n), "start": int(space.start), **other}
-    if not isinstance(space, Box):
-        raise ValueError(f"a bundle cannot express the space {type(space).__name__}: known are Box and Discrete")
-    bounds = {key: _describe_bound(getattr(space, key)) for key in ("low", "high")}
-    return {"type": "Box", "shape": list(space.shape), "dtype": str(np.dtype(space.dtype))} | bounds
-
-
-def _describe_bound(values: np.ndarray) -> float | str | list[float | str]:
-    """Describe a Box's bound: one number if all elements are equal, as in images, else a list."""
-    flat = [x if math.isfinite(x) else str(x) for x in np.asarray(values, np.float64).reshape(-1).tolist()]
-    return flat[0] if flat and all(x == flat[0] for x in flat) else flat
 
 
 def _make_jsonable(value: Any) -> Any:

@@ -382,7 +382,7 @@ def _play(
         def choose() -> Any:
             rng = [generators[current[i]] for i in busy]
             try:
-                return policy.predict([obs[i] for i in busy], memory, begins, deterministic, rng)
+                return policy.predict(policy.stack([obs[i] for i in busy]), memory, begins, deterministic, rng)
             except PolicyError:
                 for i in busy:
                     if fault := find_observation_fault(_list_parts(envs[i], obs[i]), obs[i]):

@@ -15,6 +15,7 @@ import copy
 import inspect
 import tempfile
 import warnings
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -27,8 +28,8 @@ from torch import Tensor, nn
 from rltune.envs.child import acquire_child
 from rltune.envs.facts import describe_space, make_space
 from rltune.envs.guest import call_guest, import_guest
-from rltune.envs.layout import IMAGE, LAST, MASK, NONE, ONE_HOT, VECTOR, Layout, Leaf
-from rltune.envs.observations import list_leaves, make_layout
+from rltune.envs.layout import IMAGE, LAST, MASK, NONE, ONE_HOT, VECTOR, Layout, Leaf, nest
+from rltune.envs.observations import list_leaves
 from rltune.errors import ConfigError, GuestError, PolicyError, describe_exception, nearest
 from rltune.policies.bundle_reader import GRAPH_FILE, open_graph
 
@@ -83,7 +84,7 @@ def split_rows(layout: Layout, rows: Tensor) -> Any:
         layout: Which columns are which part of an observation.
         rows: Rows of bytes [rows, width], or the views of rows as vectors [rows, columns]; see `Layout`.
     """
-    return _nest({leaf.path: _restore(leaf, _read_columns(layout, rows, leaf)) for leaf in _list_seen(layout)})
+    return nest({leaf.path: _restore(leaf, _read_columns(layout, rows, leaf)) for leaf in _list_seen(layout)})
 
 
 def _read_columns(layout: Layout, rows: Tensor, leaf: Leaf) -> Tensor:
@@ -99,24 +100,18 @@ def _read_columns(layout: Layout, rows: Tensor, leaf: Leaf) -> Tensor:
 def present_space(space: spaces.Space[Any], layout: Layout) -> spaces.Space[Any]:
     """Return an environment's observation space as an extractor is made with it, which fits what `split_rows` gives."""
     parts = dict(list_leaves(space))
-    return _nest(
-        {leaf.path: _present(leaf, parts[leaf.path]) for leaf in _list_seen(layout)}, spaces.Dict, spaces.Tuple
-    )
+    return _make_space(nest({leaf.path: _present(leaf, parts[leaf.path]) for leaf in _list_seen(layout)}))
 
 
 def _list_seen(layout: Layout) -> Iterator[Leaf]:
     return (leaf for leaf in layout.leaves if leaf.kind != MASK)
 
 
-def _nest(leaves: Mapping[tuple[Any, ...], Any], of_keys: Any = dict, of_indices: Any = tuple) -> Any:
-    """Put leaves by their paths into dicts, and into tuples where a path has indices."""
-    if () in leaves:
-        return leaves[()]
-    keys = list(dict.fromkeys(path[0] for path in leaves))
-    below = [{path[1:]: leaf for path, leaf in leaves.items() if path[0] == key} for key in keys]
-    parts = [_nest(each, of_keys, of_indices) for each in below]
-    is_tuple = all(isinstance(key, int) for key in keys)
-    return of_indices(parts) if is_tuple else of_keys(dict(zip(keys, parts, strict=True)))
+def _make_space(parts: Any) -> spaces.Space[Any]:
+    """Make a space of dicts and tuples of spaces."""
+    if isinstance(parts, dict):
+        return spaces.Dict(OrderedDict((key, _make_space(part)) for key, part in parts.items()))
+    return spaces.Tuple(map(_make_space, parts)) if isinstance(parts, tuple) else parts
 
 
 def _restore(leaf: Leaf, columns: Tensor) -> Tensor:
@@ -233,12 +228,15 @@ def _read_size(spec: ExtractorSpec, module: nn.Module) -> int:
 # -- The check before a sweep ------------------------------------------------------------------------------------------
 
 
-def examine_extractors(specs: Sequence[ExtractorSpec], space: spaces.Space[Any], stall_s: float) -> list[str]:
+def examine_extractors(
+    specs: Sequence[ExtractorSpec], space: spaces.Space[Any], layout: Layout, stall_s: float
+) -> list[str]:
     """Check extractors by `check_extractor` in a process of its own, which has ended then.
 
     Args:
         specs: Their classes and arguments.
         space: The environment's observation space.
+        layout: The layout of its observations.
         stall_s: How long a call into them may take, in seconds.
 
     Returns:
@@ -247,7 +245,7 @@ def examine_extractors(specs: Sequence[ExtractorSpec], space: spaces.Space[Any],
     Raises:
         RltuneError: One of them cannot be made or trained.
     """
-    extractors, layout = [spec.to_dict() for spec in specs], make_layout(space)
+    extractors = [spec.to_dict() for spec in specs]
     arguments = {"extractors": extractors, "space": describe_space(space), "layout": layout.to_dict()}
     try:
         return list(acquire_child().call(f"{__name__}:describe_extractors", arguments, limit_s=stall_s))
@@ -451,7 +449,7 @@ def write_graph(folder: str, progress: Any = None) -> bool:
 
     policy: Any = load_policy(folder, trust=True)
     graph, space = _StepGraph(policy.network).eval(), policy.observation_space
-    layout, draft = make_layout(space), Path(folder) / f".{GRAPH_FILE}"
+    layout, draft = policy.layout, Path(folder) / f".{GRAPH_FILE}"
     rows = _draw_many(space, layout)
     memory = {"memory": torch.randn(len(rows), policy.memory_size)} if policy.memory_size else {}
     inputs, outputs = {"rows": rows, **memory}, ["outputs", *(["next_memory"] if memory else [])]

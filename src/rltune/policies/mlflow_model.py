@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rltune.envs import actions
+from rltune.envs import actions, layout
 from rltune.policies.bundle_reader import GRAPH_FILE
 from rltune.policies.policy import MultiAgentPolicy, Policy, read_policy
 
@@ -40,7 +40,7 @@ def make_model_arguments(folder: str | Path, carried: Mapping[str, Any] | None =
     return {
         "python_model": str(source / "served_model.py"),
         "artifacts": {"policy": str(folder)},
-        "code_paths": [str(path) for path in (source / "bundle_reader.py", Path(actions.__file__))],
+        "code_paths": [str(path) for path in (source / "bundle_reader.py", actions.__file__, layout.__file__)],
         "signature": ModelSignature(outputs=Schema(specs), params=ParamSchema([way])),
         "input_example": example,
         # A torch version such as "2.9+cpu" is not on PyPI under its local tag, so the tag is removed.
@@ -70,7 +70,7 @@ def _make_example(policy: Policy | MultiAgentPolicy) -> tuple[Any, Mapping[Any, 
     return batch, outputs
 
 
-def _sample_batch(policy: Policy) -> np.ndarray:
+def _sample_batch(policy: Policy) -> Any:
     space = policy.observation_space
     space.seed(0)
-    return np.stack([space.sample() for _ in range(2)])
+    return policy.stack([space.sample() for _ in range(2)])

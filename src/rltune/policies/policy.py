@@ -16,7 +16,7 @@ import torch
 
 from rltune.checkpoints.store import is_own_checkpoint
 from rltune.envs.actions import split_batch
-from rltune.envs.observations import make_layout
+from rltune.envs.layout import make_space
 from rltune.errors import PolicyError, RltuneError, choices, describe_exception
 from rltune.formatting import spell_command
 from rltune.ledger.sweep_ref import LATEST, SweepRef
@@ -51,7 +51,7 @@ class Policy(bundle_reader.BundlePolicy):
         spec = ExtractorSpec.from_dict(self.extractor)
         require_own_code(spec.module, self, f"encoder {spec.target}")
         try:
-            extractor = FeatureExtractor(spec, self.observation_space, make_layout(self.observation_space))
+            extractor = FeatureExtractor(spec, self.observation_space, self.layout)
             return super().make_network(extractor)
         except Exception as error:  # The class may be another one than in the training.
             what = error.what if isinstance(error, RltuneError) else describe_exception(error)
@@ -136,7 +136,7 @@ class MultiAgentPolicy:
     def _join_spaces(self, key: str) -> Any:
         from gymnasium.spaces import Dict
 
-        return Dict({agent: bundle_reader.build_space(space) for agent, space in self.spaces[key].items()})
+        return Dict({agent: make_space(space) for agent, space in self.spaces[key].items()})
 
     def act(
         self, obs: Mapping[str, Any], deterministic: bool | None = None, rng: np.random.Generator | int | None = None
@@ -159,6 +159,10 @@ class MultiAgentPolicy:
         if unknown is not None:
             raise PolicyError(f"there is no agent {unknown!r}", choices(str(unknown), self.owners), "see policy.owners")
         return {agent: self.policies[self.owners[agent]].act(rows, deterministic, rng) for agent, rows in obs.items()}
+
+    def stack(self, observations: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """Return observations of several environments as `predict` takes them."""
+        return observations
 
     def predict(
         self,
@@ -186,7 +190,7 @@ class MultiAgentPolicy:
                 groups.setdefault(self.owners[agent], []).append((i, agent))
         actions: list[dict[str, Any]] = [{} for _ in obs]
         for name, pairs in groups.items():
-            batch = np.stack([obs[i][agent] for i, agent in pairs])
+            batch = self.policies[name].stack([obs[i][agent] for i, agent in pairs])
             draws = [rng[i] for i, _ in pairs] if isinstance(rng, Sequence) else rng
             chosen = self.policies[name].act(batch, deterministic, draws)
             for (i, agent), action in zip(pairs, split_batch(chosen, len(pairs)), strict=True):

@@ -94,6 +94,10 @@ class RLlibPolicy:
         self.observation_space = self._before.input_observation_space
         self.action_space = self._before.input_action_space
 
+    def stack(self, observations: Sequence[Any]) -> Sequence[Any]:
+        """Return observations of several environments as `predict` takes them."""
+        return observations
+
     def predict(
         self,
         obs: Any,

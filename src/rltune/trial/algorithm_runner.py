@@ -27,6 +27,7 @@ from rltune.engine.algorithm import FastAlgorithm
 from rltune.engine.kernels.compiler import set_num_threads
 from rltune.engine.sampling.observation_filter import CLIP, wants_normalisation
 from rltune.envs.episode import EpisodeRecord
+from rltune.envs.observations import find_layout
 from rltune.envs.rewards import read_reward_moments, write_reward_moments
 from rltune.envs.step_count import count_steps_of
 from rltune.errors import NonFiniteError
@@ -186,6 +187,7 @@ class AlgorithmRunner:
             observation_stats=self._observation_stats(),
             observation_space=observation_space,
             action_space=action_space,
+            layout=find_layout(observation_space, self._env),
             actions=self._actions(),
         )
 

@@ -14,7 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltune.engine.kernels.compiler import kernel
-from rltune.engine.kernels.perceptron import backward, count_outputs, find_width, forward
+from rltune.engine.kernels.perceptron import (
+    INPUTS,
+    backward,
+    count_outputs,
+    cut_flags,
+    find_width,
+    forward,
+    mask_outputs,
+)
 from rltune.engine.kernels.steps import make_blank, step
 from rltune.engine.on_policy.ppo_loss import PPOBatch, PPOCoefficients
 
@@ -58,9 +66,14 @@ def compute_dist(out, data, log_std, limit):  # type: ignore[no-untyped-def]
 
 @kernel
 def compute_outputs(x, first, second, data):  # type: ignore[no-untyped-def]
-    """Run two networks in sequence, and return the outputs [rows, outputs]."""
+    """Run two networks in sequence, and return the outputs [rows, outputs]; flags at the end of rows are not seen."""
     rows = x.shape[0]
-    hidden = forward(x, first, data, np.empty(rows * count_outputs(first), np.float32))
+    hidden = forward(
+        cut_flags(x, first if first.shape[0] else second),
+        first,
+        data,
+        np.empty(rows * count_outputs(first), np.float32),
+    )
     return forward(hidden, second, data, np.empty(rows * count_outputs(second), np.float32))
 
 
@@ -68,6 +81,7 @@ def compute_outputs(x, first, second, data):  # type: ignore[no-untyped-def]
 def infer_dist(x, encoder, policy, data, log_std, limit, sizes):  # type: ignore[no-untyped-def]
     """Return the distribution's inputs for a few observations [rows, inputs]."""
     out = compute_outputs(x, encoder, policy, data)
+    mask_outputs(out, x, (encoder if encoder.shape[0] else policy)[0, INPUTS])
     return out if sizes.size else compute_dist(out, data, log_std, limit)
 
 
@@ -213,7 +227,10 @@ def update(p, network, rows, order, sizes, c, lr):  # type: ignore[no-untyped-de
         Of the last minibatch the distribution's inputs [rows, ...], the values [rows], and the gradient's norm.
     """
     f, encoder, policy, value = np.float32, network.encoder, network.policy, network.value
-    largest, width, begin, norm = sizes.max(), rows.obs.shape[1], 0, f(0.0)
+    # A row ends with the flags of its legal actions, if it has any, which no network sees.
+    largest, width, begin, norm = sizes.max(), (encoder if encoder.shape[0] else policy)[0, INPUTS], 0, f(0.0)
+    num_flags = rows.obs.shape[1] - width
+    flags = np.empty((largest, num_flags), f)
     obs = np.empty(largest * width, f)
     encoder_outputs = np.empty(largest * count_outputs(encoder), f)
     policy_outputs = np.empty(largest * count_outputs(policy), f)
@@ -232,6 +249,12 @@ def update(p, network, rows, order, sizes, c, lr):  # type: ignore[no-untyped-de
                 x[i, j] = rows.obs[index[i], j]
         hidden = forward(x, encoder, p.data, encoder_outputs)
         out = forward(hidden, policy, p.data, policy_outputs)
+        if num_flags:
+            for i in range(size):
+                for j in range(num_flags):
+                    flags[i, j] = rows.obs[index[i], width + j]
+            # The gradient by an output for an illegal action is zero, because its probability is.
+            mask_outputs(out, flags[:size], 0)
         policy_grad = delta[: out.size].reshape(out.shape)
         if network.sizes.size:
             dist = out

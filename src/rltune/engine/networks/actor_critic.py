@@ -71,7 +71,8 @@ class AutogradActorCritic:
 
     def values(self, obs: Tensor) -> Tensor:
         """Return value estimates [rows], in slices of rows to limit the memory of convolutions."""
-        parts = [self.module.compute_values({"obs": part}) for part in torch.split(obs, 4096)]
+        most = 4096 if obs.dtype == torch.float32 else 512
+        parts = [self.module.compute_values({"obs": part}) for part in torch.split(obs, most)]
         return torch.cat(parts)
 
     def dist_inputs(self, obs: Array) -> Array:
