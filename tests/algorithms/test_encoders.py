@@ -17,11 +17,13 @@ from rltune.config.capabilities import find_capabilities
 from rltune.config.validation import check_config
 from rltune.engine import build_algorithm, find_static_obstacle
 from rltune.engine.algorithm import FastAlgorithm
-from rltune.envs.facts import EnvFacts
 from rltune.envs.spec import EnvSpec
+from rltune.envs.validation import check_env
 from rltune.errors import ConfigError
 from rltune.policies.bundle_writer import write_bundle
 from rltune.policies.policy import load_policy
+from tests.support.rooms import ROOM, Room
+from tests.support.strict import STRICT
 
 NETS = "tests.support.own_nets"
 ATTENTION = f"{NETS}:Attention"
@@ -30,11 +32,11 @@ KWARGS = {"heads": 4, "dropout": 0.5}
 ENVS = {"ppo": "CartPole-v1", "a2c": "Pendulum-v1", "dqn": "CartPole-v1"}
 
 
-def make_build(algo, env="CartPole-v1", model=None, **settings):
+def make_build(algo, env="CartPole-v1", model=None, kwargs=None, **settings):
     algo["rl_module"] |= {"encoder": ATTENTION, "encoder_kwargs": KWARGS, **settings}
     algo["rl_module"]["model_config"] |= model or {}
-    made = gymnasium.make(env)
-    return Build(algo, EnvSpec(env), facts=EnvFacts(made.observation_space, made.action_space))
+    spec = EnvSpec(env, kwargs or {})
+    return Build(algo, spec, facts=check_env(spec))
 
 
 @pytest.fixture
@@ -42,10 +44,11 @@ def train(algo):
     """Train some iterations in the engine; closed at the end."""
     built = []
 
-    def start(name, iterations=2, model=None, **training):
+    def start(name, iterations=2, model=None, env=None, kwargs=None, rl_module=None, **training):
         file = algo(name)
         file["training"] |= training
-        algorithm = build_algorithm(build_config(make_build(file, ENVS[name], model), {}, 0))
+        build = make_build(file, env or ENVS[name], model, kwargs, **(rl_module or {}))
+        algorithm = build_algorithm(build_config(build, {}, 0))
         built.append(algorithm)
         for _ in range(iterations):
             algorithm.train()
@@ -82,6 +85,37 @@ def test_the_engine_trains_an_encoder_whose_policy_acts_alike(train, tmp_path, n
     else:
         expected = policy.network(torch.from_numpy(observations))
         assert np.allclose(expected.numpy(), out["action_dist_inputs"].numpy(), atol=1e-5)
+
+
+COMBINED = {"encoder": "tests.support.own_nets:Combined", "encoder_kwargs": None}
+
+
+@pytest.mark.parametrize(("name", "training"), [("ppo", SMALL), ("dqn", REPLAY)])
+def test_an_extractor_sees_the_dict_of_the_environment(train, tmp_path, name, training):
+    algorithm = train(name, env=ROOM, rl_module=COMBINED, **training)
+    assert isinstance(algorithm, FastAlgorithm)
+    module, space = algorithm.get_module(), Room().observation_space
+    write_bundle(module, tmp_path, info={"algo": name}, observation_space=space)
+    policy = load_policy(tmp_path, trust=True)
+    observations = [space.sample() for _ in range(20)]
+    actions = policy.act(policy.stack(observations))
+    rows = torch.from_numpy(policy.layout.view(np.stack([policy.layout.encode(each) for each in observations])))
+    with torch.no_grad():
+        out = module.forward_inference({"obs": rows})
+    expected = out["actions"] if name == "dqn" else out["action_dist_inputs"].argmax(1)
+    assert (actions == expected.numpy()).all()
+    assert policy.act(observations[0]) == actions[0]
+    seen = {key: value[:1] for key, value in policy.stack(observations).items()}
+    darker = policy.stack([{**observations[0], "camera": np.zeros_like(observations[0]["camera"])}])
+    outputs = [policy.network(torch.from_numpy(policy.prepare_inputs(each, None)[0])) for each in (seen, darker)]
+    assert not torch.allclose(*outputs)
+
+
+@pytest.mark.parametrize(("name", "training"), [("ppo", SMALL), ("dqn", REPLAY)])
+def test_an_extractor_chooses_legal_actions_alone(train, name, training):
+    kwargs = {"place": "observation"}  # Which raises at an illegal action.
+    algorithm = train(name, 6, env=STRICT, kwargs=kwargs, rl_module=COMBINED, **training)
+    assert algorithm.counters["num_episodes_lifetime"] > 2
 
 
 def test_the_encoder_learns_and_its_dropout_acts_in_learning_alone(train):
