@@ -97,8 +97,8 @@ def _play_episode(
     (obs, info), state, done, is_cut = env.reset(seed=seed), None, False, False
     rng, reader = make_generator(seed), make_mask_reader(policy, env)
     while not done:
-        mask = reader and reader.read(obs, info)
-        action, state = policy.predict(obs, state, deterministic=deterministic, rng=rng, action_mask=mask)
+        mask = {"action_mask": reader.read(obs, info)} if reader else {}
+        action, state = policy.predict(obs, state, deterministic=deterministic, rng=rng, **mask)
         following, reward, terminated, truncated, info = env.step(to_python(env.action_space, action))
         if truncated and was_cut(info):  # The copy has failed and was made again (env.restarts).
             return rows, False, False

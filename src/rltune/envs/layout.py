@@ -305,7 +305,7 @@ def _find(leaf: Leaf, observation: Any) -> Any:
     """
     part = observation
     if leaf.kind == MASK and not leaf.path:
-        raise ValueError("a policy that was trained with an action mask does not act without one")
+        raise ValueError("there is no action_mask, and a policy that was trained with one does not act without it")
     for key in leaf.path:
         try:
             part = part[key]
