@@ -238,7 +238,8 @@ class Invocation:
     """How a sweep's driver was called, and with which means it works.
 
     Attributes:
-        began: The start of the command, on the monotonic clock.
+        began: The start of the command, on the monotonic clock; of an open sweep, earlier by what its drivers before
+            this one took.
         stream: The stream to which the console writes; None is standard output.
         trainable: The Tune trainable; None is `rltune.trial.trainable.Trial`. Tests give a toy.
         typed: The command that runs the sweep again, for the report; None if a script has started the sweep.
@@ -308,7 +309,7 @@ def make_plan(config: RunConfig, begun: Path | None = None, meanwhile: Callable[
     )
     baseline = find_baseline(config.algo, space)
     warm_starts, notes = collect_warm_starts(config.algo, config.warm_start, space, baseline)
-    from rltune.driver.trackers import check_trackers  # Imported here, because SQLAlchemy loads slowly.
+    from rltune.tracking.kinds import check_trackers  # Imported here, because SQLAlchemy loads slowly.
 
     check_trackers(config.tracking, config.notify)
     check_sampler(config.searcher.kind, config.searcher.args, space)
