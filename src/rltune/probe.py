@@ -511,11 +511,15 @@ def _work(task: Task, driver: Connection) -> None:
     prepare_environment()
     config = max(check_corners(task.build, task.space), key=estimate_size)
     from rltune.engine import build_algorithm, find_obstacle
-    from rltune.envs.spaces import find_network_spaces
+    from rltune.envs.observations import find_network_spaces
     from rltune.trial.metrics import read_result
 
     spaces = task.build.facts.find_policy_spaces()
-    fallback = find_obstacle(config, spaces and find_network_spaces(*spaces)) if task.engine == "fast" else None
+    fallback = (
+        find_obstacle(config, spaces and find_network_spaces(*spaces, task.build.with_params({}).env))
+        if task.engine == "fast"
+        else None
+    )
     engine = "rllib" if fallback else task.engine
     # torch has already read OMP_NUM_THREADS, and Ray sets it for its own workers.
     os.environ.pop("OMP_NUM_THREADS", None)

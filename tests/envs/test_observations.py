@@ -12,7 +12,7 @@ from gymnasium import spaces as S
 from rltune.envs.layout import IMAGE, ONE_HOT, VECTOR
 from rltune.envs.observations import RowObservation, describe_leaf, make_layout
 from rltune.envs.spaces import Without
-from rltune.errors import ConfigError, GuestError
+from rltune.errors import Cause, ConfigError, GuestError
 
 
 def bytes_of(*shape: int) -> S.Box:
@@ -115,6 +115,23 @@ def test_leaves_can_be_left_out() -> None:
     assert layout.encode(env.reset()[0]).tolist() == [1, 1, 0, 1]
     with pytest.raises(ConfigError, match="wind"):
         Without(Room(space, given), ["wind"])
+
+
+def test_a_state_outside_of_its_space_is_refused() -> None:
+    """The one-hot vector of -1 would be that of the last state."""
+    for state in (-1, 5):
+        with pytest.raises(GuestError) as refused:
+            RowObservation(Room(S.Discrete(5), state), make_layout(S.Discrete(5))).reset()
+        assert str(state) in refused.value.what
+        assert "Discrete(5)" in refused.value.what
+        assert refused.value.cause is Cause.OBSERVATION
+
+
+def test_a_number_that_is_not_finite_is_named_by_its_leaf() -> None:
+    space = S.Dict({"camera": bytes_of(9, 9, 3), "speed": S.Box(-1, 1, (2,))})
+    given = {**space.sample(), "speed": np.float32([0, np.nan])}
+    with pytest.raises(GuestError, match=r"observation\['speed'\]\[1\] is nan"):
+        RowObservation(Room(space, given), make_layout(space)).reset()
 
 
 def test_an_environment_gives_rows_or_their_view() -> None:

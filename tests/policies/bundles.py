@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from rltune.envs.layout import make_space
+from rltune.envs.observations import make_layout
+
 BOX = {
     "type": "Box",
     "shape": [4],
@@ -32,6 +35,7 @@ def write_linear(folder: Path, space: dict[str, Any], env: dict[str, Any] | None
         "head": {"kind": "categorical", "log_std_bounds": None},
         "actions": "raw",
         "observation_space": space,
+        "layout": make_layout(make_space(space)).to_dict(),
         "action_space": {"type": "Discrete", "n": 2, "start": 0},
         **more,
     }

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
+from collections import OrderedDict
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +17,12 @@ import pytest
 import torch
 from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.algorithms.ppo import PPOConfig
-from ray.rllib.algorithms.ppo.ppo_catalog import PPOCatalog
 from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
 from ray.rllib.algorithms.sac import SACConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
+from rltune.compat.row_catalog import LAYOUT, RowPPOCatalog
+from rltune.envs.observations import make_layout, make_view_space
 from rltune.errors import PolicyError
 from rltune.policies.bundle_reader import BundlePolicy
 from rltune.policies.bundle_writer import write_bundle
@@ -60,28 +64,47 @@ def test_a_recurrent_graph_takes_its_state_and_gives_the_next(tmp_path: Path) ->
     np.testing.assert_allclose(2 * np.clip(parameters[:, :1], -1, 1), wanted, atol=1e-5)
 
 
-def test_convolutions_are_exported_too(tmp_path: Path) -> None:
+LEAVES = {
+    "camera": gymnasium.spaces.Box(0, 255, (10, 10, 3), np.uint8),
+    "state": gymnasium.spaces.Box(-2, 2, (2, 2), np.float64),
+    "robot": gymnasium.spaces.Dict({"tool": gymnasium.spaces.Discrete(3, start=-1)}),
+    "flags": gymnasium.spaces.Tuple([gymnasium.spaces.MultiBinary(2), gymnasium.spaces.MultiDiscrete([2, 3])]),
+}
+INPUTS = ["camera", "observations.state", "robot.tool", "flags.0", "flags.1"]
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_leaves_of_observations_are_inputs_by_name(is_whole: bool, tmp_path: Path) -> None:
     """Of a module that is built alone: RLlib's env runner would want a whole environment."""
-    spaces = {
-        "observation_space": gymnasium.spaces.Box(0, 255, (10, 10, 3), np.uint8),
-        "action_space": gymnasium.spaces.Discrete(4),
-    }
+    space: Any = LEAVES["camera"] if is_whole else gymnasium.spaces.Dict(OrderedDict(LEAVES))
+    layout, actions = make_layout(space), gymnasium.spaces.Discrete(4)
     torch.manual_seed(0)
     model = {"conv_filters": [[8, 3, 2], [16, 3, 2]], "fcnet_hiddens": [16], "vf_share_layers": False}
-    catalog = {"catalog_class": PPOCatalog, "model_config": DefaultModelConfig(**model)}
-    module = DefaultPPOTorchRLModule(**spaces, **catalog)
-    write_bundle(module, tmp_path, info={})
+    settings = {**asdict(DefaultModelConfig(**model)), LAYOUT: layout.to_dict()}
+    module = DefaultPPOTorchRLModule(
+        observation_space=make_view_space(layout),
+        action_space=actions,
+        catalog_class=RowPPOCatalog,
+        model_config=settings,
+    )
+    write_bundle(module, tmp_path, info={}, observation_space=space, action_space=actions)
     policy = BundlePolicy.load(tmp_path)
     done = export_policy(policy, tmp_path / "policy.onnx")
     session = onnxruntime.InferenceSession(str(done.path), providers=["CPUExecutionProvider"])
-    seen = np.random.default_rng(5).integers(0, 256, (50, 10, 10, 3), dtype=np.uint8)
-    actions, parameters = session.run(None, {"observations": seen})
-    np.testing.assert_array_equal(actions, policy.act(seen))
+    names = ["observations"] if is_whole else INPUTS
+    assert [each.name for each in session.get_inputs()] == names
+    space.seed(5)
+    seen = [space.sample() for _ in range(50)]
+    batch = policy.stack(seen)
+    leaves = [functools.reduce(lambda part, key: part[key], leaf.path, batch) for leaf in layout.leaves]
+    actions, parameters = session.run(None, dict(zip(names, leaves, strict=True)))
+    np.testing.assert_array_equal(actions, policy.act(batch))
     with torch.no_grad():
-        logits = module.forward_inference({"obs": torch.from_numpy(seen).float()})["action_dist_inputs"]
+        views = torch.from_numpy(layout.view(np.stack([layout.encode(each) for each in seen])))
+        logits = module.forward_inference({"obs": views})["action_dist_inputs"]
     np.testing.assert_array_equal(actions, logits.argmax(-1).numpy())
     np.testing.assert_allclose(parameters, logits, atol=1e-4)
-    assert len(set(actions.tolist())) > 1
+    assert is_whole or len(set(actions.tolist())) > 1
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any
 from rltune.algorithms.arguments import META, NORMALISE, apply_params
 from rltune.algorithms.checks import make_unknown_error
 from rltune.algorithms.rllib_env import DISCOUNT, register_for_rllib
+from rltune.config.capabilities import capabilities_of, find_capabilities
 from rltune.config.entry_points import import_entry_point, is_subclass
 from rltune.envs.build import is_plain
 from rltune.envs.facts import EnvFacts
+from rltune.envs.observations import find_layout, find_network_spaces
 from rltune.envs.spec import EnvSpec
 from rltune.errors import ABSENT, ConfigError
 
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
 
 
 DEFAULT_MODULE = "default_policy"
-SMALL_IMAGE = 8  # The convolutions halve an image until its shorter side is not above this.
 CONNECTORS = ("env_to_module_connector", "module_to_env_connector", "learner_connector")
 
 
@@ -61,13 +62,24 @@ class Build:
         return 1 if self.vectorize == "async" else int(sampling.get("num_envs_per_env_runner") or 1)
 
     def with_params(self, params: Mapping[str, Any]) -> Build:
-        """Return this with a sample's values in the algo file, and what that normalises in the environment."""
+        """Return this with a sample's values in the algo file, and what follows from them for the environment.
+
+        That is what it normalises, whether the choices of an action are joined, and where its mask is.
+        """
+        from rltune.envs.spaces import has_other_choices  # Imported here, because Gymnasium loads slowly.
+
         algo, env = apply_params(self.algo, params), self.env
         wanted = algo.get(NORMALISE, ())
         if "observations" in wanted:
             env = replace(env, normalise_observations=True)
         if "rewards" in wanted:
             env = replace(env, rewards={"normalise": True})
+        row = find_capabilities(algo) or capabilities_of(import_config_class(algo))
+        if (mask := self.facts.mask) is not None:
+            env = replace(env, action_mask=mask.to_dict())
+        joins = row.joins_choices or (mask is not None and mask.joint)
+        if joins and env.policies is None and has_other_choices(self.facts.action_space):
+            env = replace(env, joint_actions=True)
         return replace(self, algo=algo, env=env)
 
 
@@ -129,20 +141,21 @@ def build_config(build: Build, params: Mapping[str, Any], seed: int) -> Algorith
     for section, arguments in algo.items():
         if section not in META:
             _apply(config, section, dict(arguments), str(algo["name"]))
-    pair = build.facts.find_policy_spaces()
-    if pair is None:
+    if not config.normalize_actions:  # RLlib would send actions that lie outside of their space.
+        config.environment(clip_actions=True)
+    if build.env.policies is not None:
         from rltune.algorithms.multi_agent import configure_agents
 
         configure_agents(config, build.env, build.facts)
-        observed = [policy.observation_space for policy in config.policies.values()]
     else:
-        observed = [pair[0]]
-    if not config.model_config.get("conv_filters") and (filters := _derive_filters(observed)):
-        config.rl_module(model_config={**config.model_config, "conv_filters": filters})
+        from rltune.compat.row_catalog import see_rows
+
+        see_rows(config, find_layout(build.facts.observation_space, build.env))
     if config.is_offline:
         _read_recorded(config, build)
     if build.env.normalise_observations:
-        config.env_runners(env_to_module_connector=NormaliseObservations())
+        columns = find_layout(build.facts.observation_space, build.env).vector_columns
+        config.env_runners(env_to_module_connector=NormaliseObservations(columns.start, columns.stop))
     if build.vectorize not in ("auto", "sync"):
         config.env_runners(gym_env_vectorize_mode=build.vectorize)
     _share_resources(config, build)
@@ -168,37 +181,9 @@ def _share_resources(config: AlgorithmConfig, build: Build) -> None:
         config.learners(num_gpus_per_learner=build.gpus)
 
 
-def _derive_filters(spaces: Sequence[Any]) -> list[list[int]]:
-    """Derive the convolutions for images of bytes, and for those of a size for which RLlib (2.60) has none; else empty.
-
-    As RLlib does for 64 x 64, each layer halves the image and has twice the filters of the last one, up to 128. RLlib's
-    own for 84 x 84 cost four times as much as these; floats keep them.
-    """
-    import numpy as np
-    from ray.rllib.models.utils import get_filter_config
-
-    from rltune.envs.spaces import is_image
-
-    for space in filter(is_image, spaces):
-        try:
-            get_filter_config(space.shape)
-            has_default = space.dtype != np.uint8
-        except ValueError:
-            has_default = False
-        if not has_default:
-            side, filters = min(space.shape[:2]), 16
-            layers = [[filters, 4, 2]] if side > SMALL_IMAGE else [[filters, 3, 1]]
-            while (side := -(-side // 2)) > SMALL_IMAGE:
-                filters = min(2 * filters, 128)
-                layers.append([filters, 4, 2])
-            return layers
-    return []
-
-
 def _read_recorded(config: AlgorithmConfig, build: Build) -> None:
     """Let an offline algorithm read datasets in our format; its spaces are those of the evaluation environment."""
     from rltune.algorithms.offline_data import RecordedEpisodes
-    from rltune.envs.spaces import find_network_spaces
 
     if build.env.normalise_observations:
         raise ConfigError(
@@ -209,7 +194,7 @@ def _read_recorded(config: AlgorithmConfig, build: Build) -> None:
             f"algo.{NORMALISE}=[]",
         )
     if (pair := build.facts.find_policy_spaces()) is not None:
-        observation_space, action_space = find_network_spaces(*pair)
+        observation_space, action_space = find_network_spaces(*pair, build.env)
         config.environment(observation_space=observation_space, action_space=action_space)
     if not config.offline_data_class:
         config.offline_data(offline_data_class=RecordedEpisodes)

@@ -57,7 +57,9 @@ class VectorFilter(MeanStdFilter):
         self._first: list[Any] = []
 
     def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> Any:
-        """Bound the normalised columns."""
+        """Bound the normalised columns; the fast engine's rows with images are bytes, and stay as they are."""
+        if input_observation_space.dtype == np.uint8:
+            return input_observation_space
         low, high = input_observation_space.low.copy(), input_observation_space.high.copy()
         low[self.columns], high[self.columns] = -self.clip_by_value, self.clip_by_value
         return gymnasium.spaces.Box(low, high, dtype=input_observation_space.dtype)
@@ -114,5 +116,6 @@ class VectorFilter(MeanStdFilter):
         return super().merge_states(states)
 
     def _init_new_filters(self) -> None:
-        shape = self.input_observation_space.low[self.columns].shape
+        end = self.columns.stop
+        shape = self.input_observation_space.shape if end is None else (end - self.columns.start,)
         self._filters = {None: RunningFilter(np.array(shape), clip=self.clip_by_value)}

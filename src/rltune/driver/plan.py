@@ -24,7 +24,7 @@ from rltune.algorithms.arguments import (
 from rltune.algorithms.build import Build, make_inputs_absolute
 from rltune.algorithms.checks import check_algorithm
 from rltune.algorithms.normalising import find_obstacles, list_notes, remove_from_space, remove_from_values
-from rltune.algorithms.preflight import check_corners, check_spaces
+from rltune.algorithms.preflight import check_corners, check_mask, check_spaces
 from rltune.checkpoints.clients import make_address
 from rltune.checkpoints.store import Store, open_store
 from rltune.cluster.ray_cluster import check_address, machine_of
@@ -75,10 +75,6 @@ if TYPE_CHECKING:
 LOCAL_LEDGER = (
     "the ledger is a file on this machine, and the storage gets a copy when the command ends: if this machine is lost "
     "before that, the checkpoints remain but not the sweep; study.storage=postgresql+psycopg://host/db keeps both"
-)
-IMAGE_NOTE = (
-    "observations are images to the networks, with algo.rl_module.model_config.conv_filters={filters}, derived from "
-    "their size; the wrapper rltune.envs.spaces:FlatObservation makes vectors of them"
 )
 
 USUAL_EPISODE_STEPS = 1000  # The highest time limit of most of Gymnasium's tasks.
@@ -448,7 +444,8 @@ def _check_env(
     if facts.time_limit:  # It ends its episodes by itself, so that its digest must not depend on the setting.
         spec = replace(spec, evaluation_steps=None)
     spaces = facts.find_policy_spaces()
-    check_spaces(config.algo, config.env.id, spaces, row, space)
+    check_spaces(config.algo, spec, spaces, row, space)
+    check_mask(config.algo, config.env.id, facts.mask, facts.action_space, row)
     return spec, facts, find_obstacles(config.algo, spec, vectorize, spaces)
 
 
@@ -579,14 +576,11 @@ def preflight(build: Build, space: Space, engine: str) -> tuple[str, ...]:
     from rltune.engine import check_precision, find_static_obstacle, prepare_kernels
 
     configs = check_corners(build, space)
-    given = (build.algo.get("rl_module") or {}).get("model_config") or {}
-    filters = None if given.get("conv_filters") else configs[0].model_config.get("conv_filters")
-    filter_notes = (IMAGE_NOTE.format(filters=str(filters).replace(" ", "")),) if filters else ()
     for config in configs:
         check_precision(config, engine, build.precision)
     if engine != "fast":
-        return filter_notes
+        return ()
     reasons = [find_static_obstacle(config) for config in configs]
     who = "some trials, those with" if None in reasons else "all trials, because the fast engine does not support"
-    notes = *filter_notes, *(f"stock RLlib trains {who} {reason}" for reason in dict.fromkeys(reasons) if reason)
+    notes = tuple(f"stock RLlib trains {who} {reason}" for reason in dict.fromkeys(reasons) if reason)
     return notes + prepare_kernels(configs[reasons.index(None)]) if None in reasons else notes

@@ -63,6 +63,22 @@ class ActionPart(NamedTuple):
         """The number of its elements."""
         return math.prod(self.shape)
 
+    def decode(self, values: Any) -> Any:
+        """Turn the network's outputs [rows, elements], an array or a tensor, into the values of the part."""
+        if self.kind == CHOICES:
+            return _cast(_cast(values, np.dtype(np.int64)) + self.low, self.dtype)
+        if self.base is not None:
+            values = self.base + (values + self.shift) * self.half
+        if self.dtype.kind != "f":
+            values = values.round()
+        if self.low is not None:
+            library: Any = np
+            if not isinstance(values, np.ndarray):
+                import torch as library
+            # For few numbers, np.clip is slower.
+            values = library.minimum(library.maximum(values, self.low), self.high)
+        return _cast(values, self.dtype)
+
 
 class ActionParts:
     """What a network chooses, part by part, and the environment's action that it stands for.
@@ -92,6 +108,11 @@ class ActionParts:
         self._digits = tuple(size for part in self.parts for size in part.sizes)
         self.sizes = (math.prod(self._digits),) if joint and self._digits else self._digits
         self.num_numbers = sum(part.num_elements for part in self.parts if part.kind == NUMBERS)
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether an action is a dict or a tuple of parts."""
+        return self.space["type"] in ("Dict", "Tuple")
 
     @property
     def is_choice(self) -> bool:
@@ -168,12 +189,12 @@ class ActionParts:
                 values, first = rows[:, first : first + count], first + count
             else:
                 values, number = rows[:, number : number + count], number + count
-            leaves.append(_decode_part(part, values).reshape(values.shape[0], *part.shape))
+            leaves.append(part.decode(values).reshape(values.shape[0], *part.shape))
         return leaves
 
     def encode(self, action: Any) -> Any:
         """Turn one action of the environment into the network's choice: the reverse of `decode_one`."""
-        leaves = list(_walk(self.space, action))
+        leaves = self.unfold(action)
         kinds: dict[str, list[Any]] = {CHOICES: [], NUMBERS: []}
         for part, leaf in zip(self.parts, leaves, strict=True):
             kinds[part.kind].append(_encode_part(part, leaf))
@@ -185,6 +206,10 @@ class ActionParts:
     def fold(self, leaves: list[Any]) -> Any:
         """Put the leaves of an action, one for each part, into its nested form."""
         return _fold(self.space, iter(leaves))
+
+    def unfold(self, action: Any) -> list[Any]:
+        """List the leaves of an action, or of a batch: the reverse of `fold`."""
+        return list(_walk(self.space, action))
 
     def map_arrays(self, convert: Callable[[Any], Any]) -> ActionParts:
         """Return this with converted arrays, such as tensors for an exported graph."""
@@ -287,23 +312,6 @@ def _list_children(space: Mapping[str, Any]) -> list[tuple[Any, Mapping[str, Any
     return list(space["spaces"] if space["type"] == "Dict" else enumerate(space["spaces"]))
 
 
-def _decode_part(part: ActionPart, values: Any) -> Any:
-    """Turn the network's outputs [rows, elements] into the values of a part."""
-    if part.kind == CHOICES:
-        return _cast(_cast(values, np.dtype(np.int64)) + part.low, part.dtype)
-    if part.base is not None:
-        values = part.base + (values + part.shift) * part.half
-    if part.dtype.kind != "f":
-        values = values.round()
-    if part.low is not None:
-        library: Any = np
-        if not isinstance(values, np.ndarray):
-            import torch as library
-        # For few numbers, np.clip is slower.
-        values = library.minimum(library.maximum(values, part.low), part.high)
-    return _cast(values, part.dtype)
-
-
 def _encode_part(part: ActionPart, leaf: Any) -> Any:
     """Turn the values of a part into the network's outputs [elements]."""
     values = np.asarray(leaf).reshape(-1)
@@ -317,7 +325,8 @@ def _encode_part(part: ActionPart, leaf: Any) -> Any:
 def _cast(values: Any, dtype: np.dtype[Any]) -> Any:
     """Cast an array or a tensor; one whose type is as good for Gymnasium's spaces stays as it is."""
     if isinstance(values, np.ndarray):
-        return values if np.can_cast(values.dtype, dtype) else values.astype(dtype)
+        is_as_good = values.dtype == dtype or np.can_cast(values.dtype, dtype)
+        return values if is_as_good else values.astype(dtype)
     import torch
 
     is_as_good = np.can_cast(str(values.dtype).removeprefix("torch."), dtype)

@@ -16,6 +16,7 @@ models, as `rltune.policies.bundle_reader` does.
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -34,6 +35,9 @@ FIRST, LAST, NONE = "first", "last", "none"
 WHOLE = "observations"
 """The name of the only leaf of an observation that is no Dict and no Tuple."""
 
+ILLEGAL = -1e9
+"""The logit or value of an illegal action. Minus infinity would become NaN beside a probability of zero."""
+
 WORD = 4  # The bytes of a float32; numbers begin at a multiple of it.
 Key = str | int
 
@@ -48,7 +52,8 @@ class Leaf(NamedTuple):
         dtype: The type of its numbers in the environment.
         begin: Its first column in ``bytes`` or ``numbers``.
         size: How many columns it has.
-        sizes: The number of values of each element of a one-hot leaf; empty if its elements are flags of 0 and 1.
+        sizes: The number of values of each element of a one-hot leaf; empty if its elements are flags of 0 and 1. Of a
+            mask, the number of values of each choice if its columns are of all combinations of them (`join_flags`).
         starts: The least value of each element of a one-hot leaf.
         scale: By what networks divide an image; its greatest value.
         channels: Where an image has its channels: `FIRST`, `LAST` or `NONE`.
@@ -94,7 +99,11 @@ class Layout:
         num_numbers: The columns of ``numbers``.
         num_bytes: The columns of ``bytes``.
         num_vector: How many of the first columns of ``numbers`` are of vectors; these alone are normalised.
+        images: The leaves that are images.
         mask: The leaf with the flags of legal actions, whose columns are the last; None without one.
+        dtype: The type of rows.
+        width: The length of a row in memory.
+        numbers_begin: Where the numbers begin in a row of bytes.
     """
 
     def __init__(self, leaves: Sequence[Leaf]) -> None:
@@ -110,10 +119,9 @@ class Layout:
         self.num_vector = sum(leaf.size for leaf in leaves if leaf.kind == VECTOR)
         self.images = tuple(leaf for leaf in self.leaves if leaf.kind == IMAGE)
         self.mask = next((leaf for leaf in self.leaves if leaf.kind == MASK), None)
-        # The bytes before the numbers, so that these begin at a whole word.
-        self._room = -(-self.num_bytes // WORD) * WORD if self.num_numbers else self.num_bytes
+        self.numbers_begin = find_numbers(self.num_bytes) if self.num_numbers else self.num_bytes
         self.dtype = np.dtype(np.uint8 if self.num_bytes else np.float32)
-        self.width = self._room + WORD * self.num_numbers if self.num_bytes else self.num_numbers
+        self.width = self.numbers_begin + WORD * self.num_numbers if self.num_bytes else self.num_numbers
 
     @classmethod
     def from_dict(cls, description: Mapping[str, Any]) -> Layout:
@@ -127,7 +135,8 @@ class Layout:
             for about in description["leaves"]:
                 lists = {key: tuple(value) for key, value in about.items() if isinstance(value, list)}
                 leaf = Leaf(**{**about, **lists})
-                columns = sum(leaf.sizes) if leaf.sizes else math.prod(leaf.shape)
+                of_sizes = math.prod if leaf.kind == MASK else sum
+                columns = of_sizes(leaf.sizes) if leaf.sizes else math.prod(leaf.shape)
                 if leaf.kind not in KINDS or leaf.size != columns or leaf.size < 0:
                     raise ValueError(f"the leaf {leaf.name} of kind {leaf.kind} has {leaf.size} columns")
                 leaves.append(leaf)
@@ -152,6 +161,11 @@ class Layout:
         return hash(self.leaves)
 
     @property
+    def is_vector(self) -> bool:
+        """Whether an observation is one vector and nothing else."""
+        return len(self.leaves) == 1 and self.leaves[0].kind == VECTOR and not self.leaves[0].path
+
+    @property
     def num_columns(self) -> int:
         """The columns of a row's view as one vector of float32, which networks see."""
         return self.num_bytes + self.num_numbers
@@ -160,6 +174,11 @@ class Layout:
         """Return the columns of a leaf in a row's view."""
         begin = leaf.begin + (0 if leaf.is_bytes else self.num_bytes)
         return slice(begin, begin + leaf.size)
+
+    @property
+    def vector_columns(self) -> slice:
+        """The columns of a row's view that are of vectors."""
+        return slice(self.num_bytes, self.num_bytes + self.num_vector)
 
     @property
     def other_columns(self) -> list[slice]:
@@ -178,7 +197,7 @@ class Layout:
 
     def numbers(self, rows: Any) -> Any:
         """Return the numbers [..., num_numbers] of rows as a view of float32, which may be written."""
-        return rows[..., self._room :].view(np.float32) if self.num_bytes else rows
+        return rows[..., self.numbers_begin :].view(np.float32) if self.num_bytes else rows
 
     def bytes(self, rows: Any) -> Any:
         """Return the bytes [..., num_bytes] of rows as a view of uint8."""
@@ -222,7 +241,7 @@ class Layout:
             masks: The flags of legal actions [actions] or [n, actions], if they are not in the observation.
 
         Returns:
-            The rows, and whether it was a single observation.
+            The rows, and whether it was a single observation. Rows of one vector have its own type.
 
         Raises:
             ValueError: It fits neither; names the leaf.
@@ -230,7 +249,7 @@ class Layout:
         parts: list[Any] = []
         for leaf in self.leaves:
             part = _find(leaf, observations) if masks is None or leaf.kind != MASK else masks
-            parts.append(read_flags(part, batch=True) if leaf.kind == MASK else _read(leaf, part))
+            parts.append(_read_mask(leaf, part) if leaf.kind == MASK else _read(leaf, part))
         is_single = all(part.shape == leaf.shape for leaf, part in zip(self.leaves, parts, strict=True))
         count = 1
         for leaf, part in zip(self.leaves, parts, strict=True):
@@ -243,6 +262,8 @@ class Layout:
             if leaf is not self.leaves[0] and len(part) != count:
                 raise ValueError(f"a batch has {count} of {self.leaves[0].name} and {len(part)} of {leaf.name}")
             count = len(part)
+        if self.is_vector:  # Its numbers keep their type, in which filters compute.
+            return parts[0].reshape(count, -1), is_single
         rows = np.zeros((count, self.width), self.dtype)
         numbers, room = self.numbers(rows), self.bytes(rows)
         for leaf, part in zip(self.leaves, parts, strict=True):
@@ -250,13 +271,34 @@ class Layout:
             _write(leaf, part.reshape(count, -1), target)
         return rows, is_single
 
+    def is_single(self, observations: Any) -> bool:
+        """Return whether this is one observation and no batch of them, by the shape of its first leaf."""
+        leaf = self.leaves[0]
+        return bool(np.shape(_find(leaf, observations)) == leaf.shape)
+
+    def read_named(self, leaves: Mapping[str, Any]) -> Any:
+        """Return the observation, or the batch, that has these leaves by their names; None if others are named."""
+        names = {leaf.name: leaf.path for leaf in self.leaves}
+        return nest({path: leaves[name] for name, path in names.items()}) if set(names) == set(leaves) else None
+
     def stack(self, observations: Sequence[Any]) -> Any:
         """Stack single observations into one batch, in which each leaf has one more axis in front.
 
         Leaves lie at their paths, in dicts and, where the path has an index, in tuples.
         """
-        leaves = {leaf.path: np.stack([np.asarray(_find(leaf, each)) for each in observations]) for leaf in self.leaves}
-        return _nest(leaves)
+        leaves = {}
+        for leaf in self.leaves:
+            if leaf.kind == MASK and not leaf.path:  # It comes beside the observations.
+                continue
+            parts = [_find(leaf, each) for each in observations]
+            flat = leaf.kind == MASK
+            leaves[leaf.path] = np.stack([read_flags(part) if flat else np.asarray(part) for part in parts])
+        return nest(leaves)
+
+
+def find_numbers(num_bytes: int) -> int:
+    """Return where the numbers begin in a row of bytes: at the next whole word."""
+    return -(-num_bytes // WORD) * WORD
 
 
 def _find(leaf: Leaf, observation: Any) -> Any:
@@ -276,11 +318,12 @@ def _find(leaf: Leaf, observation: Any) -> Any:
     return part
 
 
-def _nest(leaves: Mapping[tuple[Key, ...], Any]) -> Any:
+def nest(leaves: Mapping[tuple[Key, ...], Any]) -> Any:
+    """Put leaves, by their paths, into the form of an observation: dicts and tuples, or a leaf alone."""
     if () in leaves:
         return leaves[()]
     keys = list(dict.fromkeys(path[0] for path in leaves))
-    parts = {key: _nest({path[1:]: leaf for path, leaf in leaves.items() if path[0] == key}) for key in keys}
+    parts = {key: nest({path[1:]: leaf for path, leaf in leaves.items() if path[0] == key}) for key in keys}
     # Only a Dict has leaves without an index, and one with whole numbers for keys is read by them as a tuple is.
     return tuple(parts[key] for key in sorted(keys)) if keys == list(range(len(keys))) else parts
 
@@ -299,19 +342,41 @@ def _read(leaf: Leaf, part: Any) -> Any:
     return array
 
 
-def read_flags(mask: Any, batch: bool = False) -> Any:
-    """Return a mask as one array of flags; Gymnasium's masks of several parts are tuples of arrays.
+def read_flags(mask: Any, axis: int | None = None) -> Any:
+    """Return a mask as one array of flags; Gymnasium's masks of several parts are tuples or dicts of arrays.
 
     Args:
         mask: The flags.
-        batch: Whether they may have an axis in front.
+        axis: Along which axis parts follow each other; None makes one vector of all flags.
     """
-    if isinstance(mask, tuple | list) and mask and np.ndim(mask[0]):
-        arrays = [np.asarray(part) for part in mask]
-        if isinstance(mask, tuple) or len({array.shape for array in arrays}) > 1:
-            return np.concatenate(arrays, axis=-1)
+    if isinstance(mask, Mapping):
+        mask = tuple(mask.values())
+    # A list of vectors of one length may be a batch.
+    is_tuple = isinstance(mask, tuple) or (isinstance(mask, list) and len({np.shape(part) for part in mask}) > 1)
+    if is_tuple and any(np.ndim(part) for part in mask):
+        return np.concatenate([read_flags(part, axis) for part in mask], axis=0 if axis is None else axis)
     array = np.asarray(mask)
-    return array if batch else array.reshape(-1)
+    return array.reshape(-1) if axis is None else array
+
+
+def join_flags(flags: Any, sizes: Sequence[int]) -> Any:
+    """Return a flag for each combination of choices [..., combinations], of those for each value [..., values].
+
+    Args:
+        flags: A flag for each value of each choice.
+        sizes: The number of values of each choice; combinations are in the order in which the last one is fastest.
+    """
+    parts = np.split(np.asarray(flags, bool), np.cumsum(sizes)[:-1], axis=-1)
+    joined = parts[0]
+    for part in parts[1:]:
+        joined = (joined[..., :, None] & part[..., None, :]).reshape(*joined.shape[:-1], -1)
+    return joined
+
+
+def _read_mask(leaf: Leaf, mask: Any) -> Any:
+    """Return the flags of one observation [flags], or of a batch [n, flags]."""
+    flat = read_flags(mask)
+    return flat if flat.size == leaf.shape[0] else read_flags(mask, -1)
 
 
 def _write(leaf: Leaf, rows: Any, target: Any) -> None:
@@ -320,13 +385,13 @@ def _write(leaf: Leaf, rows: Any, target: Any) -> None:
     Raises:
         ValueError: There are more or fewer of them, or a value has no place.
     """
-    elements = len(leaf.sizes) or leaf.size
+    elements = leaf.shape[0] if leaf.kind == MASK else len(leaf.sizes) or leaf.size
     if rows.shape[1] != elements:
         raise ValueError(f"{leaf.name} has {elements} numbers; got {rows.shape[1]}")
     if leaf.kind == ONE_HOT:
         _write_choices(leaf, rows, target)
     elif leaf.kind == MASK:
-        target[:] = rows.astype(bool)
+        target[:] = join_flags(rows, leaf.sizes) if leaf.sizes else rows.astype(bool)
     else:
         # Another type is only a loss if its numbers are not the same in the type of the space.
         if leaf.is_bytes and rows.dtype != np.uint8 and not _are_bytes(rows):
@@ -363,3 +428,40 @@ def _write_choices(leaf: Leaf, rows: Any, target: Any) -> None:
         return
     offsets = np.concatenate([[0], np.cumsum(leaf.sizes)[:-1]])
     np.put_along_axis(target, index.astype(np.int64) + offsets, np.float32(1), axis=1)
+
+
+def make_space(description: Mapping[str, Any]) -> Any:
+    """Make the space that `rltune.envs.facts.describe_space` has described; needs gymnasium."""
+    from gymnasium import spaces as kinds
+
+    about = dict(description)
+    match about.pop("type"):
+        case "Discrete":
+            return kinds.Discrete(about["n"], start=about["start"], **_read_dtype(about))
+        case "Box":
+            shape, dtype = tuple(about["shape"]), np.dtype(about["dtype"])
+            low, high = (read_bound(about[key], shape, dtype) for key in ("low", "high"))
+            return kinds.Box(low, high, shape, dtype.type)
+        case "MultiDiscrete":
+            return kinds.MultiDiscrete(np.array(about["nvec"]), start=np.array(about["start"]), **_read_dtype(about))
+        case "MultiBinary":
+            return kinds.MultiBinary(about["n"])
+        case "Text":
+            return kinds.Text(about["max"], min_length=about["min"], charset=about["characters"])
+        case "Dict":
+            # Gymnasium sorts the keys of a plain dict, but keeps the order in which the environment flattens its parts.
+            return kinds.Dict(OrderedDict((key, make_space(part)) for key, part in about["spaces"]))
+        case "Tuple":
+            return kinds.Tuple([make_space(part) for part in about["spaces"]])
+    raise ValueError(f"no such space: {description['type']}")
+
+
+def read_bound(bound: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+    """Return a bound of a Box as an array of the space's shape and type."""
+    # The greatest integers of 64 bits are no floats.
+    values = np.asarray(bound if isinstance(bound, list) else [bound], dtype if dtype.kind in "iu" else np.float64)
+    return (values.reshape(shape) if isinstance(bound, list) else np.full(shape, values[0])).astype(dtype)
+
+
+def _read_dtype(about: Mapping[str, Any]) -> dict[str, Any]:
+    return {"dtype": np.dtype(about["dtype"]).type} if "dtype" in about else {}

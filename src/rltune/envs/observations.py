@@ -15,7 +15,10 @@ import numpy as np
 from gymnasium import spaces
 
 from rltune.envs.layout import FIRST, IMAGE, LAST, MASK, NONE, ONE_HOT, VECTOR, Key, Layout, Leaf
-from rltune.envs.spaces import find_observation_fault
+from rltune.envs.masks import MaskReader, MaskSource
+from rltune.envs.spaces import FLOATS, find_observation_fault, make_network_actions, read_actions
+from rltune.envs.spec import EnvSpec
+from rltune.envs.step_count import read_reset, read_step
 from rltune.errors import ABSENT, Cause, ConfigError, GuestError, choices, spell
 
 SMALLEST_SIDE = 8  # An image has sides of at least so many pixels; smaller ones are boards.
@@ -35,6 +38,7 @@ def make_layout(
     encode: Mapping[str, str] | None = None,
     mask: Sequence[Key] | None = None,
     num_flags: int = 0,
+    sizes: Sequence[int] = (),
 ) -> Layout:
     """Make the layout of an environment's observations.
 
@@ -44,6 +48,7 @@ def make_layout(
         mask: Where an observation has the flags of legal actions; empty if they come beside it, from the info or a
             method. None: there is no mask.
         num_flags: The number of these flags.
+        sizes: The number of values of each choice, if the flags of choices become those of all combinations of them.
 
     Raises:
         ConfigError: A leaf cannot become numbers, or ``encode`` names a leaf that there is not, or what a leaf cannot
@@ -51,10 +56,13 @@ def make_layout(
     """
     encode = dict(encode or {})
     leaves: list[Leaf] = []
+    flags = Leaf(
+        tuple(mask or ()), MASK, (num_flags,), "int8", 0, math.prod(sizes) if sizes else num_flags, tuple(sizes)
+    )
     for path, part in list_leaves(space):
         if mask and path[: len(mask)] == tuple(mask):  # The flags of several parts are a Tuple or a Dict.
             if not any(leaf.kind == MASK for leaf in leaves):
-                leaves.append(Leaf(tuple(mask), MASK, (num_flags,), "int8", 0, num_flags))
+                leaves.append(flags)
             continue
         name = Leaf(path, VECTOR, (), "").name
         leaves.append(_describe_leaf(path, part, name, encode.pop(name, None)))
@@ -63,7 +71,7 @@ def make_layout(
         allowed = choices(name, [leaf.name for leaf in leaves if leaf.kind != MASK])
         raise ConfigError(f"env.encode.{name}", value, ": there is no such leaf", allowed, f"~env.encode.{name}")
     if mask is not None and not mask:
-        leaves.append(Leaf((), MASK, (num_flags,), "int8", 0, num_flags))
+        leaves.append(flags)
     layout = Layout(leaves)
     if not layout.num_columns - (layout.mask.size if layout.mask else 0):
         raise ConfigError(
@@ -217,6 +225,56 @@ def describe_leaf(leaf: Leaf) -> str:
     return line
 
 
+def find_layout(space: gymnasium.Space[Any], spec: EnvSpec | None = None) -> Layout:
+    """Return the layout of an environment's observations, with the flags of legal actions that its check has found.
+
+    Args:
+        space: The environment's observation space.
+        spec: The environment, as its build has it; None is one of several agents, which have no settings of their own.
+
+    Raises:
+        ConfigError: As `make_layout`.
+    """
+    if spec is None:
+        return make_layout(space)
+    mask = MaskSource.parse(spec.action_mask)
+    if mask is None:
+        return make_layout(space, spec.encode)
+    # If a network chooses among all combinations of choices, then it needs a flag for each of them.
+    sizes = mask.sizes if spec.joint_actions and not mask.joint and len(mask.sizes) > 1 else ()
+    return make_layout(space, spec.encode, mask.path, mask.num_flags, sizes)
+
+
+def is_row(space: gymnasium.Space[Any], spec: EnvSpec | None = None) -> bool:
+    """Return whether observations are rows as the environment gives them: one vector of floats, and no mask.
+
+    Args:
+        space: The environment's observation space.
+        spec: The environment; None is one without a mask.
+    """
+    if spec is not None and MaskSource.parse(spec.action_mask) is not None:
+        return False
+    return isinstance(space, spaces.Box) and space.dtype in FLOATS and len(space.shape) == 1
+
+
+def find_network_spaces(
+    observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], spec: EnvSpec | None = None
+) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
+    """Return the spaces that networks see and choose in, for those of an environment.
+
+    Args:
+        observation_space: The environment's.
+        action_space: The environment's.
+        spec: As for `find_layout`.
+
+    Raises:
+        ConfigError: Networks cannot see such observations, or choose such actions.
+    """
+    layout = find_layout(observation_space, spec)
+    seen = observation_space if is_row(observation_space, spec) else make_view_space(layout)
+    return seen, make_network_actions(read_actions(action_space, joint=spec is not None and spec.joint_actions))
+
+
 def make_row_space(layout: Layout) -> spaces.Box:
     """Return the Box of rows: vectors of float32, or of uint8 where there is an image of bytes."""
     if layout.num_bytes:
@@ -229,27 +287,45 @@ def make_view_space(layout: Layout) -> spaces.Box:
     return spaces.Box(-np.inf, np.inf, (layout.num_columns,), np.float32)
 
 
-class RowObservation(gymnasium.ObservationWrapper[Any, Any, Any]):
+class RowObservation(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Turn observations into rows, or into what RLlib's networks see of rows.
 
     Args:
         env: The environment.
         layout: That of its observations.
         view: Whether to give the rows' view, one vector of float32, also where there are images of bytes.
+        mask: Where the environment says which actions are legal, if rows have the flags.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], layout: Layout, view: bool = False) -> None:
+    def __init__(
+        self, env: gymnasium.Env[Any, Any], layout: Layout, view: bool = False, mask: MaskSource | None = None
+    ) -> None:
         super().__init__(env)
         self.layout, self._view = layout, view
+        self._reader = mask and MaskReader(env, mask)
         self.observation_space = make_view_space(layout) if view else make_row_space(layout)
 
-    def observation(self, observation: Any) -> Any:
-        """Return the observation as a row.
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        """Start an episode.
 
         Raises:
-            GuestError: The observation does not fit the space; names the leaf and its value.
+            GuestError: The observation does not fit the space, or no action is legal.
         """
-        row = encode_observation(self.env.observation_space, self.layout, observation)
+        observation, info = read_reset(self.env.reset(**kwargs))
+        return self._make_row(observation, info), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Take a step.
+
+        Raises:
+            GuestError: The observation does not fit the space, or no action is legal although the episode goes on.
+        """
+        observation, reward, terminated, truncated, info = read_step(self.env.step(action))
+        return self._make_row(observation, info, bool(terminated or truncated)), reward, terminated, truncated, info
+
+    def _make_row(self, observation: Any, info: dict[str, Any], is_over: bool = False) -> Any:
+        flags = self._reader and self._reader.read(observation, info, is_over=is_over)
+        row = encode_observation(self.env.observation_space, self.layout, observation, flags)
         return self.layout.view(row) if self._view else row
 
 
@@ -266,7 +342,10 @@ def encode_observation(space: gymnasium.Space[Any], layout: Layout, observation:
         GuestError: The observation does not fit the space; names the leaf and its value.
     """
     try:
-        return layout.encode(observation, mask)
+        row = layout.encode(observation, mask)
+        if math.isfinite(layout.numbers(row).sum()) or not (fault := find_observation_fault(space, observation)):
+            return row
+        raise fault
     except (ValueError, TypeError) as error:
         fault = find_observation_fault(space, observation)
         raise fault or GuestError(

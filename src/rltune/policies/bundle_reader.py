@@ -22,6 +22,7 @@ from torch import nn
 
 if __package__ == "rltune.policies":
     from rltune.envs.actions import ActionParts
+    from rltune.envs.layout import Layout, make_space, read_bound
 else:  # In a model the other files lie beside this one, and are not registered in ``sys.modules``, as this one is not.
 
     def _load_beside(name: str) -> Any:
@@ -33,6 +34,8 @@ else:  # In a model the other files lie beside this one, and are not registered 
         return module
 
     ActionParts = _load_beside("actions.py").ActionParts  # type: ignore[misc]
+    _layout = _load_beside("layout.py")
+    Layout, make_space, read_bound = _layout.Layout, _layout.make_space, _layout.read_bound  # type: ignore[misc]
 
 FORMAT = 1  # The current version of the bundle's format; all versions from 1 on can be read.
 # The folder with one bundle per policy of a multi-agent checkpoint; a policy.json about all of them lies beside it.
@@ -339,9 +342,16 @@ class Segments:
 
     Args:
         sizes: The number of values of each choice.
+        device: Where its tensors lie.
+
+    Attributes:
+        count: The number of choices.
+        width: The number of logits.
+        begins: Where the logits of each choice begin [choices].
+        is_even: Whether all choices have as many values.
     """
 
-    def __init__(self, sizes: Sequence[int]) -> None:
+    def __init__(self, sizes: Sequence[int], device: Any = "cpu") -> None:
         self.sizes = tuple(int(size) for size in sizes)
         self.count, self.width, longest = len(self.sizes), sum(self.sizes), max(self.sizes, default=1)
         # Each choice becomes a row of the longest one's width. What is missing is column `width`, with a logit of -inf.
@@ -349,22 +359,26 @@ class Segments:
         is_value = np.arange(longest) < np.array(self.sizes, np.int64).reshape(-1, 1)
         places[is_value] = np.arange(self.width)
         self.is_even = bool(is_value.all())
-        self._places, self._columns = torch.from_numpy(places.ravel()), torch.from_numpy(np.flatnonzero(is_value))
+        self._rows = places.ravel()
+        begins = np.cumsum([0, *self.sizes[:-1]])[: self.count]
+        self.begins, self._places, self._columns = (
+            torch.from_numpy(each).to(device) for each in (begins, self._rows, np.flatnonzero(is_value))
+        )
 
     def split(self, logits: Values) -> Values:
         """Return the logits [rows, choices, values] of each choice, -inf where it has no such value."""
         form, logits = (logits.shape[0], self.count, -1), logits[:, : self.width]
         if not self.is_even:
             if isinstance(logits, torch.Tensor):
-                logits = nn.functional.pad(logits, (0, 1), value=-math.inf)[:, self._places.to(logits.device)]
+                logits = nn.functional.pad(logits, (0, 1), value=-math.inf)[:, self._places]
             else:
-                logits = np.pad(logits, ((0, 0), (0, 1)), constant_values=-math.inf)[:, self._places.numpy()]
+                logits = np.pad(logits, ((0, 0), (0, 1)), constant_values=-math.inf)[:, self._rows]
         return logits.reshape(*form) if self.count else logits.reshape(form[0], 0, 1)
 
     def join(self, parts: torch.Tensor) -> torch.Tensor:
         """Return numbers of each choice's values [rows, choices, values] one behind the other: `split` undone."""
         flat = parts.flatten(1)
-        return flat if self.is_even else flat[:, self._columns.to(flat.device)]
+        return flat if self.is_even else flat[:, self._columns]
 
     def find_best(self, logits: Values) -> Values:
         """Return the index of the largest logit of each choice [rows, choices]."""
@@ -378,7 +392,7 @@ HEADS: dict[str, type[Head]] = {
 
 
 class Network(nn.Module):
-    """A policy's inference network: maps float32 observations (batch, features) to its `Head`'s outputs.
+    """A policy's inference network: maps the views of rows (batch, columns) to its `Head`'s outputs.
 
     A network with memory (an LSTM after the encoder) begins episodes with ``forward``; ``step`` carries the memory on.
 
@@ -389,6 +403,7 @@ class Network(nn.Module):
 
     def __init__(self, spec: dict[str, Any], weights: dict[str, np.ndarray]) -> None:
         super().__init__()
+        self.layout = Layout.from_dict(spec["layout"])
         kind = spec["head"]["kind"]
         if kind not in HEADS:
             raise ValueError(f"unknown head {kind}: this bundle needs a newer rltune")
@@ -408,11 +423,21 @@ class Network(nn.Module):
 
     def step(self, rows: torch.Tensor, memory: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute the outputs and the next LSTM state from observations and state (batch, memory_size)."""
-        hidden = self.parts["encoder"](rows)
+        hidden = self.parts["encoder"](self.read_images(rows))
         if self.memory_size:
             hidden, cell = self.parts["memory"][0](hidden, memory.chunk(2, dim=-1))  # type: ignore[index]
             memory = torch.cat((hidden, cell), dim=-1)
         return self.head.compute_output(self, hidden), memory
+
+    def read_images(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return what the images' own layers make of them, and all other columns; rows without an image as they are."""
+        if not self.layout.images:
+            return rows
+        seen = []
+        for index, leaf in enumerate(self.layout.images):
+            image = rows[:, self.layout.columns(leaf)]
+            seen.append(self.parts[f"image{index}"](image / leaf.scale if leaf.scale != 1 else image))
+        return torch.cat([*seen, *(rows[:, columns] for columns in self.layout.other_columns)], dim=1)
 
 
 def _build_layers(layers: list[dict[str, Any]]) -> nn.Sequential:
@@ -448,59 +473,17 @@ class ObservationFilter(NamedTuple):
         return rows.clip(-self.clip, self.clip) if self.clip else rows
 
 
-class ActionScaling(NamedTuple):
-    """How the network's choice becomes an action of the environment.
-
-    Attributes:
-        mode: ``normalize`` (map [-1, 1] to the bounds if all are finite), ``clip`` or ``raw`` for continuous actions;
-            ``bounded`` where each component with two finite bounds is mapped to them, and the others are clipped;
-            ``count`` where the choice is the number of a combination of whole numbers, of which the last is fastest.
-        shape: The shape of one action.
-        low: The least action, of this shape, and ``high`` the greatest one; infinite where there is no bound.
-        half_range: Half of the distance between the bounds; None where a bound is infinite.
-        center: The middle between the bounds in the mode ``bounded``.
-        sizes: How many values each whole number of an action has, and ``strides`` by how much the combination's number
-            grows with it; both of the action's shape.
-    """
-
-    mode: str
-    shape: tuple[int, ...]
-    low: np.ndarray
-    high: np.ndarray
-    half_range: np.ndarray | None
-    sizes: np.ndarray | None = None
-    strides: np.ndarray | None = None
-    center: np.ndarray | None = None
-
-    def apply(self, chosen: Values) -> Values:
-        """Scale and clip actions as RLlib's NormalizeAndClipActions does, with bitwise equal results."""
-        if self.strides is not None:
-            numbers: Any = chosen.reshape(-1, *(1,) * len(self.shape)) // self.strides % self.sizes + self.low
-            whole: Values = numbers.to(self.low.dtype) if hasattr(numbers, "to") else numbers.astype(self.low.dtype)
-            return whole
-        actions = chosen.reshape(-1, *self.shape)
-        if self.center is not None:
-            actions = self.center + actions * self.half_range  # type: ignore[operator, assignment]
-        elif self.mode == "normalize" and self.half_range is not None:
-            actions = self.low + (actions + 1.0) * self.half_range
-        elif self.mode != "clip":
-            return actions
-        # minimum and maximum are used because np.clip takes 10 us longer for a single action.
-        library: Any = torch if isinstance(chosen, torch.Tensor) else np
-        clipped: Values = library.minimum(library.maximum(actions, self.low), self.high)
-        return clipped
-
-
 class BundlePolicy:
     """A trained policy that acts on NumPy observations; it normalises observations and scales actions as in training.
 
     Attributes:
         info: Where it came from: ``algo``, ``env``, ``params``, ``env_steps``, ``objective``, ``seed``,
             ``sweep``, ``trial``, and ``run`` (``trial 7``, ``baseline-seed-2``), as far as its writer knew.
-        spaces: ``observation`` and ``action`` as JSON-able descriptions, without gymnasium.
+        spaces: ``observation`` and ``action`` of the environment as JSON-able descriptions, without gymnasium.
+        layout: The layout of its observations.
         head: The kind of its head, a key of `HEADS`.
         observation_filter: The normalisation of observations; None without.
-        action_scaling: Maps the network's choice to an action; None if the choice is the action, of Discrete from 0.
+        actions: Turns the network's choices into actions of the environment.
         acting: How it acts unless its caller says so, and what that follows from (``choose_acting`` of ``acting`` made
             it). None if it acts deterministically.
         is_trusted: Tells whether the modules that its environment names may be imported.
@@ -514,10 +497,12 @@ class BundlePolicy:
         self.network = Network(spec, weights)
         self.spaces: dict[str, dict[str, Any]] = {k: spec[f"{k}_space"] for k in ("observation", "action")}
         self.head: str = self.network.head.kind
+        self.layout = self.network.layout
         self.observation_filter = _read_filter(spec.get("observation_filter"), weights)
-        is_counted = self.network.head.is_discrete
-        self.action_scaling = _read_scaling("count" if is_counted else spec["actions"], self.spaces["action"])
-        self._shape: tuple[int, ...] = tuple(self.spaces["observation"].get("shape", ()))
+        # A head of one choice chooses among all combinations, of which an action may have only one.
+        self.actions = ActionParts(
+            self.spaces["action"], joint=self.network.head.is_discrete, clips=spec["actions"] != "normalize"
+        )
         self._memory: np.ndarray | None = None
 
     @classmethod
@@ -566,12 +551,12 @@ class BundlePolicy:
     @property
     def observation_space(self) -> Any:
         """The environment's observation space; needs gymnasium."""
-        return build_space(self.spaces["observation"])
+        return make_space(self.spaces["observation"])
 
     @property
     def action_space(self) -> Any:
         """The environment's action space; needs gymnasium."""
-        return build_space(self.spaces["action"])
+        return make_space(self.spaces["action"])
 
     @property
     def memory_size(self) -> int:
@@ -589,7 +574,8 @@ class BundlePolicy:
         ``predict`` leaves its memory to the caller.
 
         Args:
-            obs: One observation, of the observation space's shape, or a batch with one more axis in front.
+            obs: One observation, as the environment gives it, or a batch, in which each part has one more axis in
+                front, as Gymnasium's vector environments and `stack` give it.
             deterministic: True, as RLlib with ``explore=False``: the most likely action, the mean, the best value.
                 False: sampled from the policy's distribution; a Q policy explores with its last epsilon. None: as the
                 policy's own ``deterministic`` says.
@@ -597,7 +583,8 @@ class BundlePolicy:
                 call alone. None: a new generator in each call.
 
         Returns:
-            A NumPy scalar or array to pass to ``env.step``; with a batch axis in front where ``obs`` has one.
+            What ``env.step`` takes, a NumPy scalar or an array, or a dict or tuple of parts; with a batch axis in front
+            of each part where ``obs`` has one.
 
         Raises:
             ValueError: ``obs`` fits neither one observation nor a batch.
@@ -613,7 +600,7 @@ class BundlePolicy:
         episode_start: Any = None,
         deterministic: bool | None = None,
         rng: Rng = None,
-    ) -> tuple[np.ndarray, Any]:
+    ) -> tuple[Any, Any]:
         """Choose actions with the signature of Stable-Baselines3's ``predict``, for evaluation code written for it.
 
         Args:
@@ -634,19 +621,19 @@ class BundlePolicy:
             out, after = self.network.step(torch.from_numpy(rows), torch.from_numpy(memory))
         head, outputs = self.network.head, out.numpy()
         is_deterministic = self.deterministic if deterministic is None else deterministic
-        actions = head.choose_best(outputs) if is_deterministic else _sample(head, outputs, rng)
-        if self.action_scaling is not None:
-            actions = self.action_scaling.apply(actions)
-        dtype = self.spaces["action"].get("dtype", actions.dtype)
-        if not np.can_cast(actions.dtype, dtype):  # A space of float16 has no float32, one of int32 no int64.
-            actions = actions.astype(dtype)
-        return np.asarray(actions[0] if single else actions), after.numpy() if self.memory_size else state
+        chosen = head.choose_best(outputs) if is_deterministic else _sample(head, outputs, rng)
+        if single and self.actions.is_nested:
+            actions = self.actions.decode_one(chosen[0])
+        else:
+            actions = self.actions.decode(chosen)
+            actions = np.asarray(actions[0]) if single else actions
+        return actions, after.numpy() if self.memory_size else state
 
     def prepare_inputs(self, obs: Any, state: Any) -> tuple[np.ndarray, np.ndarray, bool]:
         """Encode observations and the hidden state as inputs of the network. Subclasses may override it.
 
         Returns:
-            Float32 rows (batch, features), the memory (batch, memory_size), which is zero if ``state`` is None, and
+            The views of rows (batch, columns), the memory (batch, memory_size), which is zero if ``state`` is None, and
             whether ``obs`` was a single observation.
 
         Raises:
@@ -669,31 +656,27 @@ class BundlePolicy:
         return memory
 
     def _encode_observations(self, obs: Any) -> tuple[np.ndarray, bool]:
-        array = np.asarray(obs)
-        if array.dtype.kind not in "fiub":
-            raise ValueError(f"observations are numbers; got {array.dtype} ({str(obs)[:40]})")
-        single = array.shape == self._shape
-        if (not single and array.shape[1:] != self._shape) or array.ndim > len(self._shape) + 1:
-            raise ValueError(f"an observation has shape {self._shape}, a batch (n, *{self._shape}); got {array.shape}")
-        if self.spaces["observation"]["type"] == "Discrete":
-            return self._encode_values(array.reshape(-1)), single
-        rows = array.reshape(1 if single else len(array), -1)
+        encoded, single = self.layout.encode_batch(obs)
+        rows: np.ndarray = self.layout.view(encoded)
         if self.observation_filter is not None:
             # The observation normalisation clips, and so would hide infinite numbers.
             _check_finite(rows, "an observation")
-            rows = self.observation_filter.apply(rows)
+            rows = self._filter(rows, self.observation_filter)
         rows = np.ascontiguousarray(rows, dtype=np.float32)
         _check_finite(rows, "an observation")
         return rows, single
 
-    def _encode_values(self, values: np.ndarray) -> np.ndarray:
-        """One-hot encode values of a Discrete space."""
-        n, start = (int(self.spaces["observation"][key]) for key in ("n", "start"))
-        wrong = values[(values != np.floor(values)) | (values < start) | (values >= start + n)]
-        if wrong.size or values.dtype.kind == "b":
-            example = wrong[0] if wrong.size else values.dtype
-            raise ValueError(f"an observation is a whole number from {start} to {start + n - 1}; got {example}")
-        return np.eye(n, dtype=np.float32)[values.astype(np.int64) - start]
+    def _filter(self, rows: np.ndarray, normalise: ObservationFilter) -> np.ndarray:
+        """Normalise the columns of vectors; others stay as they are."""
+        if self.layout.is_vector:
+            return normalise.apply(rows)
+        rows, columns = rows.copy(), self.layout.vector_columns
+        rows[:, columns] = normalise.apply(rows[:, columns])
+        return rows
+
+    def stack(self, observations: Sequence[Any]) -> Any:
+        """Stack single observations into a batch for ``act`` and ``predict``."""
+        return self.layout.stack(observations)
 
     def check_range(self, obs: Any) -> None:
         """Refuse observations far outside of a Box, which probably have other units; meant for served models.
@@ -702,17 +685,28 @@ class BundlePolicy:
             ValueError: A number of an integer space is outside its bounds, or one of another space by more than
                 ``BEYOND`` times the width of its range.
         """
-        space, array = self.spaces["observation"], np.asarray(obs)
-        if space["type"] != "Box" or array.dtype.kind not in "fiub" or array.shape[-len(self._shape) :] != self._shape:
-            return
-        low, high = (_read_bound(space, key).astype(np.float64) for key in ("low", "high"))
-        bounded = np.isfinite(low) & np.isfinite(high)
-        room = 0.0 if np.dtype(space["dtype"]).kind in "iu" else BEYOND * np.where(bounded, high - low, np.inf)
-        outside = bounded & ((array < low - room) | (array > high + room))
-        if outside.any():
-            at = tuple(np.argwhere(outside)[0])
-            least, most = (np.broadcast_to(bound, array.shape)[at] for bound in (low, high))
-            raise ValueError(f"an observation holds {array[at]} where {least:g} to {most:g} is the range")
+        for leaf in self.layout.leaves:
+            space, part = self.spaces["observation"], obs
+            try:
+                for key in leaf.path:
+                    part, space = part[key], dict(list_children(space))[key]
+            except (KeyError, IndexError, TypeError):
+                continue  # `act` says what is missing.
+            array = np.asarray(part)
+            ends = array.shape[array.ndim - len(leaf.shape) :]
+            if space["type"] == "Box" and array.dtype.kind in "fiub" and ends == leaf.shape:
+                _check_range(space, array, "an observation" if not leaf.path else leaf.name)
+
+
+def _check_range(space: dict[str, Any], array: np.ndarray, name: str) -> None:
+    low, high = (_read_bound(space, key).astype(np.float64) for key in ("low", "high"))
+    bounded = np.isfinite(low) & np.isfinite(high)
+    room = 0.0 if np.dtype(space["dtype"]).kind in "iu" else BEYOND * np.where(bounded, high - low, np.inf)
+    outside = bounded & ((array < low - room) | (array > high + room))
+    if outside.any():
+        at = tuple(np.argwhere(outside)[0])
+        least, most = (np.broadcast_to(bound, array.shape)[at] for bound in (low, high))
+        raise ValueError(f"{name} holds {array[at]} where {least:g} to {most:g} is the range")
 
 
 def _sample(head: Head, out: np.ndarray, rng: Rng) -> np.ndarray:
@@ -794,9 +788,25 @@ def _check_size(space: dict[str, Any]) -> None:
     Raises:
         ValueError: It has too many numbers.
     """
-    sizes = [space["n"]] if space["type"] == "Discrete" else [*space["shape"]]
-    if not all(type(size) is int and size >= 0 for size in sizes) or math.prod(sizes) > MAX_NUMBERS:
+    if _count_numbers(space) > MAX_NUMBERS:
+        raise ValueError("a space of this bundle is damaged: it has more numbers than any policy takes")
+
+
+def _count_numbers(space: dict[str, Any]) -> int:
+    if space["type"] in ("Dict", "Tuple"):
+        return sum(_count_numbers(part) for _, part in list_children(space))
+    if space["type"] == "MultiDiscrete":
+        return int(np.sum(np.array(space["nvec"], np.int64)))
+    shape = space["shape"] if "shape" in space else space.get("n", 0)
+    sizes = [*shape] if isinstance(shape, list) else [shape]
+    if not all(type(size) is int and size >= 0 for size in sizes):
         raise ValueError(f"a space of this bundle is damaged: its size is {str(sizes)[:80]}")
+    return math.prod(sizes)
+
+
+def list_children(space: dict[str, Any]) -> list[tuple[Any, Any]]:
+    """List the keys or places of the description of a Dict or Tuple space, with what lies there."""
+    return [tuple(each) for each in space["spaces"]] if space["type"] == "Dict" else list(enumerate(space["spaces"]))
 
 
 def _check_arrays(file: Path) -> None:
@@ -820,27 +830,19 @@ def _check_arrays(file: Path) -> None:
 
 
 def format_space(description: dict[str, Any]) -> str:
-    """Format a space without its bounds, such as ``Box(4,)`` or ``Discrete(2)``."""
-    return f"Discrete({description['n']})" if description["type"] == "Discrete" else f"Box{tuple(description['shape'])}"
-
-
-def build_space(description: dict[str, Any]) -> Any:
-    """Build a gymnasium space from its entry in ``policy.json``; needs gymnasium."""
-    from gymnasium import spaces
-
-    if description["type"] == "Discrete":
-        dtype = np.dtype(description.get("dtype", "int64")).type
-        return spaces.Discrete(description["n"], start=description["start"], dtype=dtype)
-    low, high = (_read_bound(description, key) for key in ("low", "high"))
-    return spaces.Box(low, high, tuple(description["shape"]), np.dtype(description["dtype"]).type)
+    """Format a space without its bounds, such as ``Box(4,)`` or ``Dict(camera: Box(84, 84, 3), goal: Discrete(2))``."""
+    kind = description["type"]
+    if kind in ("Dict", "Tuple"):
+        return f"{kind}({', '.join(f'{key}: {format_space(part)}' for key, part in list_children(description))})"
+    if kind == "Box":
+        return f"Box{tuple(description['shape'])}"
+    return f"{kind}({description['nvec'] if kind == 'MultiDiscrete' else description.get('n', '')})"
 
 
 def _read_bound(description: dict[str, Any], key: str) -> np.ndarray:
     """Return a bound of a Box as an array of the space's shape and dtype."""
-    shape = tuple(description["shape"])
-    # Infinite bounds are saved as the text "inf", which NumPy converts to a float64.
-    values = np.array(description[key], dtype=np.float64).astype(description["dtype"])
-    return np.broadcast_to(values, shape) if values.ndim == 0 else values.reshape(shape)
+    bound: np.ndarray = read_bound(description[key], tuple(description["shape"]), np.dtype(description["dtype"]))
+    return bound
 
 
 def _read_filter(settings: dict[str, Any] | None, weights: dict[str, np.ndarray]) -> ObservationFilter | None:
@@ -849,24 +851,3 @@ def _read_filter(settings: dict[str, Any] | None, weights: dict[str, np.ndarray]
     # RLlib's RunningStat computes in float32; another precision would change the actions' last bits.
     std = np.sqrt(np.maximum(0, weights["observation.var"].astype(np.float32)))
     return ObservationFilter(weights["observation.mean"], std + np.float32(settings["eps"]), settings["clip"])
-
-
-def _read_scaling(mode: str, space: dict[str, Any]) -> ActionScaling | None:
-    if space["type"] == "Box":
-        return make_scaling(mode, *(_read_bound(space, key) for key in ("low", "high")))
-    first = int(space["start"])
-    return make_scaling(mode, np.array(first), np.array(first + int(space["n"]) - 1)) if first else None
-
-
-def make_scaling(mode: str, low: np.ndarray, high: np.ndarray) -> ActionScaling:
-    """Make the scaling from a network's outputs to a Box's actions; see `ActionScaling` for the arguments."""
-    if mode == "count":
-        sizes = high.astype(np.int64) - low + 1
-        strides = np.append(np.cumprod(sizes.reshape(-1)[:0:-1])[::-1], 1).reshape(low.shape)
-        return ActionScaling(mode, low.shape, low, high, None, sizes, strides)
-    if mode == "bounded":
-        is_between = np.isfinite(low) & np.isfinite(high)
-        least, most = np.where(is_between, low, -1), np.where(is_between, high, 1)
-        return ActionScaling(mode, low.shape, low, high, (most - least) / 2, center=(least + most) / 2)
-    half_range = (high - low) / 2.0 if np.isfinite([low, high]).all() else None
-    return ActionScaling(mode, low.shape, low, high, half_range)

@@ -16,9 +16,11 @@ import torch
 from gymnasium.spaces import Dict
 
 from rltune.config.schema import EnvConfig
+from rltune.envs.actions import split_batch
 from rltune.envs.closing import call_make, close_env
 from rltune.envs.copies import Copy, build_own
 from rltune.envs.episode import was_cut
+from rltune.envs.facts import describe_space
 from rltune.envs.guest import GUEST_FAULTS, call_guest, raise_fault
 from rltune.envs.objective import Objective, Score, make_score
 from rltune.envs.pettingzoo import TeamEnv
@@ -27,7 +29,6 @@ from rltune.envs.spec import EnvSpec, spec_of
 from rltune.envs.step_count import read_reset, read_reward, read_step
 from rltune.errors import ConfigError, PolicyError, choices
 from rltune.policies import bundle_reader
-from rltune.policies.bundle_writer import describe_space
 from rltune.policies.policy import AnyPolicy, load_playable
 from rltune.policies.result import Evaluation, explain_cut
 from rltune.policies.rllib_policy import RLlibPolicy
@@ -330,8 +331,6 @@ def _check_spaces(policy: AnyPolicy, env: Any, spec: Mapping[str, Any]) -> None:
 
 def _describe_form(space: Any) -> str:
     """Describe a space without its bounds, because observation normalisation changes them."""
-    if hasattr(space, "spaces"):
-        return ", ".join(f"{agent}: {_describe_form(part)}" for agent, part in space.spaces.items())
     return bundle_reader.format_space(describe_space(space))
 
 
@@ -383,7 +382,7 @@ def _play(
         def choose() -> Any:
             rng = [generators[current[i]] for i in busy]
             try:
-                return policy.predict([obs[i] for i in busy], memory, begins, deterministic, rng)
+                return policy.predict(policy.stack([obs[i] for i in busy]), memory, begins, deterministic, rng)
             except PolicyError:
                 for i in busy:
                     if fault := find_observation_fault(_list_parts(envs[i], obs[i]), obs[i]):
@@ -395,7 +394,7 @@ def _play(
             # Environments without an episode left are not busy; the policy sees and remembers only the busy ones.
             actions, memory = choose()
             begins, ongoing = np.zeros(len(busy), dtype=bool), []
-            for row, (i, action) in enumerate(zip(busy, actions, strict=True)):
+            for row, (i, action) in enumerate(zip(busy, split_batch(actions, len(busy)), strict=True)):
                 obs[i], reward, terminated, truncated, info = step(i, action)
                 if truncated and was_cut(info):  # The copy has failed and was made again (env.restarts).
                     episode = current[i]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rltune.envs import actions
+from rltune.envs import actions, layout
 from rltune.policies.policy import MultiAgentPolicy, Policy, read_policy
 
 
@@ -38,7 +38,7 @@ def make_model_arguments(folder: str | Path, carried: Mapping[str, Any] | None =
     return {
         "python_model": str(source / "served_model.py"),
         "artifacts": {"policy": str(folder)},
-        "code_paths": [str(path) for path in (source / "bundle_reader.py", Path(actions.__file__))],
+        "code_paths": [str(path) for path in (source / "bundle_reader.py", actions.__file__, layout.__file__)],
         "signature": ModelSignature(outputs=Schema(specs), params=ParamSchema([way])),
         "input_example": example,
         # A torch version such as "2.9+cpu" is not on PyPI under its local tag, so the tag is removed.
@@ -54,12 +54,15 @@ def _make_example(policy: Policy | MultiAgentPolicy) -> tuple[Any, Mapping[Any, 
         return batches, policy.act(batches)
     batch = _sample_batch(policy)
     chosen, memory = policy.predict(batch)
+    leaves = zip(policy.actions.parts, policy.actions.unfold(chosen), strict=True)
+    outputs: dict[Any, Any] = {f"actions.{part.name}" if part.path else None: leaf for part, leaf in leaves}
     if policy.memory_size:
-        return {"obs": batch, "state": memory}, {"actions": chosen, "state": memory}
-    return batch, {None: chosen}
+        outputs = {"actions" if name is None else name: leaf for name, leaf in outputs.items()}
+        return {"obs": batch, "state": memory}, {**outputs, "state": memory}
+    return batch, outputs
 
 
-def _sample_batch(policy: Policy) -> np.ndarray:
+def _sample_batch(policy: Policy) -> Any:
     space = policy.observation_space
     space.seed(0)
-    return np.stack([space.sample() for _ in range(2)])
+    return policy.stack([space.sample() for _ in range(2)])

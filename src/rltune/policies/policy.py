@@ -15,6 +15,8 @@ import numpy as np
 import torch
 
 from rltune.checkpoints.store import is_own_checkpoint
+from rltune.envs.actions import split_batch
+from rltune.envs.layout import make_space
 from rltune.errors import PolicyError, choices
 from rltune.formatting import spell_command
 from rltune.ledger.sweep_ref import LATEST, SweepRef
@@ -108,7 +110,7 @@ class MultiAgentPolicy:
     def _join_spaces(self, key: str) -> Any:
         from gymnasium.spaces import Dict
 
-        return Dict({agent: bundle_reader.build_space(space) for agent, space in self.spaces[key].items()})
+        return Dict({agent: make_space(space) for agent, space in self.spaces[key].items()})
 
     def act(
         self, obs: Mapping[str, Any], deterministic: bool | None = None, rng: np.random.Generator | int | None = None
@@ -131,6 +133,10 @@ class MultiAgentPolicy:
         if unknown is not None:
             raise PolicyError(f"there is no agent {unknown!r}", choices(str(unknown), self.owners), "see policy.owners")
         return {agent: self.policies[self.owners[agent]].act(rows, deterministic, rng) for agent, rows in obs.items()}
+
+    def stack(self, observations: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """Return observations of several environments as `predict` takes them."""
+        return observations
 
     def predict(
         self,
@@ -158,9 +164,10 @@ class MultiAgentPolicy:
                 groups.setdefault(self.owners[agent], []).append((i, agent))
         actions: list[dict[str, Any]] = [{} for _ in obs]
         for name, pairs in groups.items():
-            batch = np.stack([obs[i][agent] for i, agent in pairs])
+            batch = self.policies[name].stack([obs[i][agent] for i, agent in pairs])
             draws = [rng[i] for i, _ in pairs] if isinstance(rng, Sequence) else rng
-            for (i, agent), action in zip(pairs, self.policies[name].act(batch, deterministic, draws), strict=True):
+            chosen = self.policies[name].act(batch, deterministic, draws)
+            for (i, agent), action in zip(pairs, split_batch(chosen, len(pairs)), strict=True):
                 actions[i][agent] = action
         return actions, None
 

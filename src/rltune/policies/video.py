@@ -156,7 +156,7 @@ def _film_episode(
                 mp4.append_data(_draw_frame(stage))
                 while not over:
                     action, state = policy.predict(obs, state, begins, deterministic, rng)
-                    obs, reward, terminated, truncated, info = stage.step(to_python(stage.action_space, action[()]))
+                    obs, reward, terminated, truncated, info = stage.step(to_python(stage.action_space, action))
                     over = terminated or truncated or length + 1 >= limit
                     if truncated and was_cut(info):  # The copy has failed and was made again (env.restarts).
                         break

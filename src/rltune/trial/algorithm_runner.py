@@ -28,7 +28,7 @@ from rltune.engine.algorithm import FastAlgorithm
 from rltune.engine.kernels.compiler import set_num_threads
 from rltune.engine.sampling.observation_filter import wants_normalisation
 from rltune.envs.episode import EpisodeRecord
-from rltune.envs.observations import make_layout
+from rltune.envs.observations import find_layout
 from rltune.envs.rewards import read_reward_moments, write_reward_moments
 from rltune.envs.step_count import count_steps_of
 from rltune.errors import NonFiniteError
@@ -191,6 +191,7 @@ class AlgorithmRunner:
             observation_stats=self._observation_stats(),
             observation_space=observation_space,
             action_space=action_space,
+            layout=find_layout(observation_space, self._env),
             actions=self._actions(),
         )
 
@@ -198,9 +199,9 @@ class AlgorithmRunner:
         (answer,) = self.algorithm.learner_group.foreach_learner(lambda learner: learner.module)
         return answer.get()[DEFAULT_MODULE]
 
-    def _actions(self) -> Literal["normalize", "clip", "raw"]:
-        """Return how RLlib scales the network's actions to the action space, as its config says."""
-        return "normalize" if self.config.normalize_actions else "clip" if self.config.clip_actions else "raw"
+    def _actions(self) -> Literal["normalize", "clip"]:
+        """Return how RLlib brings the network's numbers into the action space, as its config says."""
+        return "normalize" if self.config.normalize_actions else "clip"
 
     def _observation_stats(self) -> dict[str, Any] | None:
         """Return the statistics of the observation normalisation; None without normalisation."""
@@ -222,7 +223,9 @@ class AlgorithmRunner:
             pipeline = dict(runner.get_checkpointable_components())[COMPONENT_ENV_TO_MODULE_CONNECTOR]
             normaliser = next(piece for piece in pipeline.connectors if isinstance(piece, VectorFilter))
         space = self._facts.observation_space
-        return "" if normaliser.far is None else describe_far_value(normaliser.far, space, make_layout(space))
+        return (
+            "" if normaliser.far is None else describe_far_value(normaliser.far, space, find_layout(space, self._env))
+        )
 
     def restore(self, folder: Path) -> None:
         """Restore the state that `save` wrote."""

@@ -7,10 +7,14 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium import spaces
+from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.connectors.env_to_module import MeanStdFilter
 
 from rltune.algorithms import far_values
-from rltune.engine.sampling.observation_filter import RunningMoments, merge_moments
+from rltune.algorithms.connectors import NormaliseObservations
+from rltune.engine.sampling.observation_filter import RunningMoments, make_normaliser, merge_moments
+from rltune.envs.observations import make_layout, make_row_space
 
 RNG = np.random.default_rng(0)
 
@@ -120,3 +124,26 @@ def test_infinite_values_are_no_far_values() -> None:
     with np.errstate(invalid="ignore"):
         moments, _ = filter_all(data)
     assert not np.isfinite(moments.mean[1])
+
+
+@pytest.mark.parametrize("has_image", [False, True])
+def test_a_row_is_normalised_in_its_vectors_alone(has_image: bool) -> None:
+    parts = {"state": spaces.Discrete(3), "arm": spaces.Box(-9, 9, (2,)), "flags": spaces.MultiBinary(2)}
+    image = {"image": spaces.Box(0, 255, (9, 9, 1), np.uint8)} if has_image else {}
+    space = spaces.Dict(parts | image)
+    layout, num_envs = make_layout(space), 2
+    columns = layout.vector_columns
+    config = PPOConfig().env_runners(env_to_module_connector=NormaliseObservations(columns.start, columns.stop))
+    moments = make_normaliser(config, make_row_space(layout), num_envs)
+    assert moments is not None
+    assert moments.shape == (2,)
+    seen = []
+    for _ in range(100):
+        rows = np.stack([layout.encode(space.sample()) for _ in range(num_envs)])
+        out = np.zeros_like(rows)
+        moments(rows, out)
+        seen.append(layout.view(out)[:, columns])
+        others = np.delete(layout.view(out), columns, axis=1), np.delete(layout.view(rows), columns, axis=1)
+        np.testing.assert_array_equal(*others)
+    assert 0.5 < np.std(seen[20:]) < 1.5
+    assert abs(np.mean(seen[20:])) < 0.5

@@ -23,6 +23,7 @@ from rltune.algorithms.far_values import (
     limit_far_values,
     limit_first_values,
 )
+from rltune.envs.layout import WORD, find_numbers
 
 Array = NDArray[Any]
 
@@ -38,6 +39,26 @@ def normalise_observations(config: Any) -> Any:
 def wants_normalisation(config: Any) -> bool:
     """Return whether `normalise_observations` has enabled normalisation in this config."""
     return isinstance(config._env_to_module_connector, NormaliseObservations)
+
+
+def make_normaliser(config: Any, row_space: Any, num_envs: int) -> RunningMoments | None:
+    """Make the normaliser of the vectors in rows (`rltune.envs.layout`); None without normalisation.
+
+    Args:
+        config: RLlib's, which has the columns of the vectors in a row's view.
+        row_space: The space of the rows.
+        num_envs: Rows of each step.
+    """
+    if not wants_normalisation(config):
+        return None
+    columns = config._env_to_module_connector.columns
+    if columns.stop is None or (columns.start, columns.stop) == (0, row_space.shape[0]):
+        return RunningMoments(row_space.shape, num_envs)
+    num = columns.stop - columns.start
+    if row_space.dtype != np.uint8:
+        return RunningMoments((num,), num_envs, columns)
+    begin = find_numbers(columns.start)
+    return RunningMoments((num,), num_envs, slice(begin, begin + WORD * num))
 
 
 class Moments(NamedTuple):
@@ -69,6 +90,7 @@ class RunningMoments:
     Args:
         shape: Shape of one observation.
         num_envs: Rows of each step.
+        place: Where an observation lies in a row, in elements of the row; None if it is the row.
 
     Attributes:
         far: The first far value.
@@ -76,8 +98,8 @@ class RunningMoments:
     Reference: Chan, Golub & LeVeque (1979), parallel merging of mean and sum of squares.
     """
 
-    def __init__(self, shape: tuple[int, ...], num_envs: int) -> None:
-        self.shape = shape
+    def __init__(self, shape: tuple[int, ...], num_envs: int, place: slice | None = None) -> None:
+        self.shape, self._place = shape, place
         self._rows = max(1, BLOCK // num_envs)
         # Twice as many as a block has: before the first judgement a block may end just short of it.
         self._pending = np.zeros((2 * self._rows, num_envs, *shape), np.float32)
@@ -113,7 +135,13 @@ class RunningMoments:
         self._refresh_at = min(self._rows, max(1, self.count // max(1, self._pending.shape[1])))
 
     def __call__(self, raw: Array, out: Array) -> None:
-        """Add observations ``raw`` [envs, ...] to the statistics, and write them normalised into ``out`` (float32)."""
+        """Add observations ``raw`` [envs, ...] to the statistics, and write them normalised into ``out`` (float32).
+
+        If they are a part of rows, then both are rows, whose other elements are copied.
+        """
+        if self._place is not None:
+            out[...] = raw
+            raw, out = (rows[..., self._place].view(np.float32) for rows in (raw, out))
         # This copies the observations, because environments may overwrite the arrays that they return.
         self._pending[self._filled] = raw
         self._filled += 1
