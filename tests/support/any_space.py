@@ -22,13 +22,15 @@ def make_space(about: Any) -> spaces.Space[Any]:
         size = int(np.prod(shape))
         bounds = [np.resize(np.array(bound, np.float64), size).reshape(shape).astype(dtype) for bound in (low, high)]
         return spaces.Box(*bounds, dtype=np.dtype(dtype).type)
+    if kind == "Discrete":
+        return spaces.Discrete(given[0], start=given[1])
     if kind == "Sequence":
         return spaces.Sequence(make_space(given[0]))
     if kind == "Graph":
         return spaces.Graph(spaces.Box(-1.0, 1.0, (2,)), None)
     if kind == "MultiDiscrete":
         return spaces.MultiDiscrete(np.array(given[0]), start=np.array(given[1]))
-    return {"Discrete": spaces.Discrete, "MultiBinary": spaces.MultiBinary, "Text": spaces.Text}[kind](*given)
+    return {"MultiBinary": spaces.MultiBinary, "Text": spaces.Text}[kind](*given)
 
 
 INF = float("inf")
