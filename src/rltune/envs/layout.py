@@ -119,8 +119,7 @@ class Layout:
         self.num_vector = sum(leaf.size for leaf in leaves if leaf.kind == VECTOR)
         self.images = tuple(leaf for leaf in self.leaves if leaf.kind == IMAGE)
         self.mask = next((leaf for leaf in self.leaves if leaf.kind == MASK), None)
-        # The bytes before the numbers, so that these begin at a whole word.
-        self.numbers_begin = -(-self.num_bytes // WORD) * WORD if self.num_numbers else self.num_bytes
+        self.numbers_begin = find_numbers(self.num_bytes) if self.num_numbers else self.num_bytes
         self.dtype = np.dtype(np.uint8 if self.num_bytes else np.float32)
         self.width = self.numbers_begin + WORD * self.num_numbers if self.num_bytes else self.num_numbers
 
@@ -295,6 +294,11 @@ class Layout:
             flat = leaf.kind == MASK
             leaves[leaf.path] = np.stack([read_flags(part) if flat else np.asarray(part) for part in parts])
         return nest(leaves)
+
+
+def find_numbers(num_bytes: int) -> int:
+    """Return where the numbers begin in a row of bytes: at the next whole word."""
+    return -(-num_bytes // WORD) * WORD
 
 
 def _find(leaf: Leaf, observation: Any) -> Any:
