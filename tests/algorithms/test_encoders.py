@@ -12,18 +12,21 @@ import torch
 from rltune.algorithms.arguments import apply_params, build_search_space, locate_argument
 from rltune.algorithms.build import Build, build_config
 from rltune.algorithms.checks import check_algorithm, list_encoders
-from rltune.compat.row_catalog import ENCODER
+from rltune.compat.row_catalog import ENCODER, LAYOUT
 from rltune.config.capabilities import find_capabilities
 from rltune.config.validation import check_config
 from rltune.engine import build_algorithm, find_static_obstacle
 from rltune.engine.algorithm import FastAlgorithm
+from rltune.envs.layout import Layout
 from rltune.envs.spec import EnvSpec
 from rltune.envs.validation import check_env
 from rltune.errors import ConfigError
+from rltune.policies.bundle_reader import BundlePolicy, GraphNetwork
 from rltune.policies.bundle_writer import write_bundle
+from rltune.policies.extractors import write_graph
 from rltune.policies.policy import load_policy
 from tests.support.rooms import ROOM, Room
-from tests.support.strict import STRICT
+from tests.support.strict import STRICT, Strict
 
 NETS = "tests.support.own_nets"
 ATTENTION = f"{NETS}:Attention"
@@ -116,6 +119,20 @@ def test_an_extractor_chooses_legal_actions_alone(train, name, training):
     kwargs = {"place": "observation"}  # Which raises at an illegal action.
     algorithm = train(name, 6, env=STRICT, kwargs=kwargs, rl_module=COMBINED, **training)
     assert algorithm.counters["num_episodes_lifetime"] > 2
+
+
+@pytest.mark.slow  # It exports a graph.
+@pytest.mark.parametrize(("name", "training"), [("ppo", SMALL), ("dqn", REPLAY)])
+def test_a_graph_chooses_legal_actions_alone(train, tmp_path, name, training):
+    algorithm = train(name, 1, env=STRICT, kwargs={"place": "observation"}, rl_module=COMBINED, **training)
+    env, layout = Strict("observation"), Layout.from_dict(algorithm.config.model_config[LAYOUT])
+    write_bundle(algorithm.get_module(), tmp_path, info={}, observation_space=env.observation_space, layout=layout)
+    assert write_graph(str(tmp_path))
+    policy = BundlePolicy.load(tmp_path)
+    assert type(policy.network) is GraphNetwork
+    observation, _ = env.reset(seed=0)
+    for step in range(30):
+        observation, *_ = env.step(policy.act(observation, deterministic=step % 2 == 0))  # Raises at an illegal one.
 
 
 def test_the_encoder_learns_and_its_dropout_acts_in_learning_alone(train):

@@ -16,10 +16,10 @@ from composing import compose
 from omegaconf import OmegaConf
 
 from rltune.config.validation import parse_config
-from rltune.driver.open_sweep import OpenSweep
 from rltune.driver.plan import make_plan
+from rltune.driver.sweep import Sweep
 
-Opener = Callable[..., AbstractContextManager[OpenSweep]]
+Opener = Callable[..., AbstractContextManager[Sweep]]
 
 
 @pytest.fixture
@@ -31,11 +31,11 @@ def open_mine(tmp_path: Path, stream: io.StringIO, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.fixture
-def make_sweep(tmp_path: Path) -> Iterator[Callable[..., OpenSweep]]:
+def make_sweep(tmp_path: Path) -> Iterator[Callable[..., Sweep]]:
     """Make a sweep for the driver's modules from overrides; made once more, it is resumed."""
     with contextlib.ExitStack() as stack:
 
-        def make(*words: str, name: str = "mine", **options: Any) -> OpenSweep:
+        def make(*words: str, name: str = "mine", **options: Any) -> Sweep:
             sweep = opened.make_sweep(tmp_path / name, *words, **options)
             stack.callback(sweep.ledger.close)
             return sweep

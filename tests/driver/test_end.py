@@ -22,10 +22,10 @@ from server import put_store
 
 from rltune.config.settings_file import write_settings
 from rltune.driver import end as module
-from rltune.driver.end import end_sweep, leave_without_head, register_winner, save_outcome, select_winner
-from rltune.driver.open_sweep import OpenSweep
+from rltune.driver.end import SweepEnd, register_winner, save_outcome, select_winner
 from rltune.driver.publish import publish_outcome
 from rltune.driver.starting import find_end
+from rltune.driver.sweep import Sweep
 from rltune.envs.child import CallGivenUpError
 from rltune.ledger.outcome import load_outcome
 from rltune.policies.policy import load_policy
@@ -89,8 +89,9 @@ def run_trials(sweep):
         sweep.ledger.trials.add({}, [1], drawn={})
         sweep.ledger.trials.start(number)
         state = {"env_steps": steps, "objective": objective}
+        folder = sweep.plan.folder
         saved = write_checkpoint(
-            sweep.folder, f"trials/{number}", "best", state, lambda folder: write_linear(folder / "policy", BOX, env)
+            folder, f"trials/{number}", "best", state, lambda folder: write_linear(folder / "policy", BOX, env)
         )
         sweep.ledger.trials.add_report(Report(number, steps, objective), {"checkpoint": saved}, train_s=1.0)
         sweep.ledger.trials.end(number, "COMPLETE", "whole budget")
@@ -181,12 +182,12 @@ def exits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return codes
 
 
-def add_running_trial(sweep: OpenSweep) -> None:
+def add_running_trial(sweep: Sweep) -> None:
     """A trial that has reported once."""
     sweep.ledger.trials.add({}, [1], drawn={})
     sweep.ledger.trials.start(0)
     state = {"env_steps": 100, "objective": 1.0}
-    saved = write_checkpoint(sweep.folder, "trials/0", "best", state, lambda folder: None)
+    saved = write_checkpoint(sweep.plan.folder, "trials/0", "best", state, lambda folder: None)
     sweep.ledger.trials.add_report(Report(0, 100, 1.0), {"checkpoint": saved})
 
 
@@ -197,9 +198,9 @@ def test_a_sweep_ends_without_the_head_of_its_cluster(
     monkeypatch.setattr("rltune.driver.signals._calls_at_exit", [errors.append])
     with open_mine("certify=off") as sweep:
         add_running_trial(sweep)
-        folder = sweep.folder
+        folder = sweep.plan.folder
         with pytest.raises(Exited):
-            leave_without_head(sweep)
+            SweepEnd(sweep).leave_without_head()
     assert exits == [75]
     assert [error.exit_code for error in errors] == [75], "so that a command can print it"
     summary = json.loads((folder / "summary.json").read_text())
@@ -218,7 +219,7 @@ def test_an_end_that_hangs_ends_the_process_in_time(
     with open_mine("certify=off") as sweep:
         began = time.monotonic()
         with pytest.raises(Exited):
-            leave_without_head(sweep)
+            SweepEnd(sweep).leave_without_head()
         assert time.monotonic() - began < 30.0
         released.set()
     assert exits == [75]
@@ -226,15 +227,16 @@ def test_an_end_that_hangs_ends_the_process_in_time(
 
 def test_an_end_that_has_begun_may_come_to_its_end(open_mine: Callable[..., Any], exits: list[int]) -> None:
     with open_mine("certify=off", "report=false") as sweep:
-        outcome = end_sweep(sweep)
-        leave_without_head(sweep)
+        end = SweepEnd(sweep)
+        outcome = end.run()
+        end.leave_without_head()
         assert (outcome.status, sweep.ledger.sweep().status) == ("failed", "failed")
         assert outcome.reason, "why there is no winner"
     assert exits == []
 
 
 def add_trial(
-    sweep: OpenSweep,
+    sweep: Sweep,
     number: int,
     objective: float,
     fill: Callable[[Path], Any] = lambda folder: None,
@@ -244,7 +246,7 @@ def add_trial(
     sweep.ledger.trials.add({}, [1], drawn={})
     steps = sweep.plan.budget.env_steps
     state = {"env_steps": steps, "objective": objective}
-    saved = write_checkpoint(sweep.folder, f"trials/{number}", "best", state, fill)
+    saved = write_checkpoint(sweep.plan.folder, f"trials/{number}", "best", state, fill)
     sweep.ledger.trials.add_report(Report(number, steps, objective), {"checkpoint": saved}, train_s=train_s)
     sweep.ledger.trials.end(number, "COMPLETE", "whole budget")
 
@@ -372,11 +374,11 @@ def test_a_winner_that_mlflow_does_not_take_is_registered_later(
         sweep.tracker.abandon()
         sweep.ledger.change_sweep(status=outcome.status)
         assert (outcome.status, outcome.exit_code, outcome.model) == ("complete", 0, None)
-        write_settings(sweep.folder, sweep.plan.given_settings)
-        assert json.loads((sweep.folder / "summary.json").read_text())["unregistered"] == "no answer in time"
-        assert find_end(sweep.folder, None) is None, "the same command has this left to do"
+        write_settings(sweep.plan.folder, sweep.plan.given_settings)
+        assert json.loads((sweep.plan.folder / "summary.json").read_text())["unregistered"] == "no answer in time"
+        assert find_end(sweep.plan.folder, None) is None, "the same command has this left to do"
         save_outcome(sweep, records, winner, None, {"version": "1"})
-        assert find_end(sweep.folder, None) is not None
+        assert find_end(sweep.plan.folder, None) is not None
 
 
 def test_an_interrupted_sweep_registers_nothing_yet(open_mine: Callable[..., Any]) -> None:
@@ -418,7 +420,7 @@ def test_the_outcome_says_how_a_sweep_ended(
             sweep.stopper.request(reason, signal)
         outcome = save_outcome(sweep, records, winner, None, None)
         assert (outcome.status, outcome.exit_code, outcome.reason) == (status, exit_code, reason)
-        assert json.loads((sweep.folder / "summary.json").read_text())["status"] == status
+        assert json.loads((sweep.plan.folder / "summary.json").read_text())["status"] == status
 
 
 def test_a_time_limit_without_a_winner_is_no_success(open_mine: Callable[..., Any]) -> None:
@@ -427,7 +429,7 @@ def test_a_time_limit_without_a_winner_is_no_success(open_mine: Callable[..., An
         sweep.stopper.request("budget.wall_time_s is spent")
         records = sweep.ledger.trials.records()
         outcome = save_outcome(sweep, records, *select_winner(sweep, records), None)
-        loaded = load_outcome(sweep.folder)
+        loaded = load_outcome(sweep.plan.folder)
     assert (outcome.status, outcome.winner, outcome.exit_code) == ("stopped", None, 1)
     assert loaded is not None
     assert loaded.exit_code == 1, "by watch and by a resume that has nothing to do, too"
@@ -445,7 +447,7 @@ def test_without_the_clusters_head_a_sweep_is_interrupted(open_mine: Callable[..
     assert "head" in outcome.reason
 
 
-def add_seconds(sweep: OpenSweep, *seconds: float) -> None:
+def add_seconds(sweep: Sweep, *seconds: float) -> None:
     """Whole trials that took so long; the longer, the better."""
     for number, train_s in enumerate(seconds):
         add_trial(sweep, number, objective=train_s, train_s=train_s)

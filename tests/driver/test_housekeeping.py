@@ -31,8 +31,7 @@ def test_each_chore_runs_at_its_own_interval() -> None:
 
 def test_all_chores_run_in_one_thread() -> None:
     threads = []
-    with Housekeeping([(0.01, lambda: threads.append(threading.current_thread())) for _ in range(3)]) as housekeeping:
-        housekeeping.add(0.01, lambda: threads.append(threading.current_thread()))
+    with Housekeeping([(0.01, lambda: threads.append(threading.current_thread())) for _ in range(4)]):
         wait_until(lambda: len(threads) >= 8)
     assert {thread.name for thread in threads} == {"housekeeping"}
     assert len(set(threads)) == 1
@@ -75,9 +74,8 @@ def test_a_chore_that_hangs_holds_up_no_end(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_nothing_runs_after_the_end() -> None:
     runs: list[int] = []
-    with Housekeeping([(0.01, lambda: runs.append(1))]) as housekeeping:
+    with Housekeeping([(0.01, lambda: runs.append(1))]):
         wait_until(lambda: bool(runs))
     count = len(runs)
-    housekeeping.add(0.01, lambda: runs.append(2))
     time.sleep(0.1)
     assert len(runs) == count

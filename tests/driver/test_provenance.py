@@ -47,11 +47,11 @@ def test_the_commit_is_that_of_the_folder_of_the_command(tmp_path, monkeypatch):
 
 def test_a_resumed_sweep_keeps_its_start_and_notes_new_settings(open_mine):
     with open_mine("budget.trials=2") as sweep:
-        record_start(sweep.ledger, sweep.folder, sweep.plan.settings, sweep.plan.build.facts)
+        record_start(sweep.ledger, sweep.plan.folder, sweep.plan.settings, sweep.plan.build.facts)
         before = sweep.ledger.sweep()
         sweep.ledger.change_sweep(status="interrupted")
     with open_mine("budget.trials=4") as sweep:
-        record_start(sweep.ledger, sweep.folder, sweep.plan.settings, sweep.plan.build.facts)
+        record_start(sweep.ledger, sweep.plan.folder, sweep.plan.settings, sweep.plan.build.facts)
         after = sweep.ledger.sweep()
         assert replace(after, config=before.config, wall_s=before.wall_s) == before
         assert after.status == "running"
@@ -92,7 +92,7 @@ def test_a_changed_source_is_one_line_with_its_files():
 def test_a_resume_compares_the_environment_with_the_start(open_mine, tmp_path):
     config = parse_config(compose("run", "tracking=off", "name=mine"))
     with open_mine() as sweep:
-        write_settings(sweep.folder, sweep.plan.given_settings)
+        write_settings(sweep.plan.folder, sweep.plan.given_settings)
         versions = sweep.ledger.sweep().versions
         assert versions["action space"] == "Discrete(2)"
     assert "source of gymnasium.envs.classic_control.cartpole" in versions

@@ -10,9 +10,14 @@ import sqlalchemy
 from listener import listen
 
 from rltune.driver.publish import notify_users_of_crash, publish_outcome, start_console
+from rltune.driver.sweep import Sweep
 from rltune.errors import StudyError, UnavailableError
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.outcome import Outcome
+
+
+def crash(sweep: Sweep, error: Exception) -> None:
+    notify_users_of_crash(sweep.plan.folder, sweep.ledger, sweep.tracker, sweep.console, error)
 
 
 def outcome(folder, status="complete", **trials):
@@ -31,8 +36,8 @@ def server():
 @pytest.mark.parametrize(("status", "resumes"), [("complete", False), ("interrupted", True)])
 def test_only_what_is_unfinished_is_told_how_to_go_on(open_mine, stream, status, resumes):
     with open_mine("certify=off", "report=false") as sweep:
-        start_console(sweep)
-        ended = replace(outcome(sweep.folder, status), folder=Path(sweep.folder))
+        start_console(sweep.plan, sweep.search.share, sweep.display, sweep.console)
+        ended = replace(outcome(sweep.plan.folder, status), folder=Path(sweep.plan.folder))
         ended.save()
         publish_outcome(sweep, [], ended, None)
     assert ("sweeps.resume" in stream.getvalue()) is resumes
@@ -40,7 +45,13 @@ def test_only_what_is_unfinished_is_told_how_to_go_on(open_mine, stream, status,
 
 def test_an_error_that_ends_a_sweep_is_told_like_any_end(open_mine, server):
     with open_mine(f"notify=http://{server.host}/") as sweep:
-        notify_users_of_crash(sweep, StudyError("the ledger is gone: postgresql://me:s3cret@host"))
+        notify_users_of_crash(
+            sweep.plan.folder,
+            sweep.ledger,
+            sweep.tracker,
+            sweep.console,
+            StudyError("the ledger is gone: postgresql://me:s3cret@host"),
+        )
     (content,) = server.contents
     assert (content["name"], content["status"], content["winner"]) == ("mine", "failed", None)
     assert content["reason"].startswith("StudyError: ")
@@ -57,7 +68,7 @@ def test_an_error_that_ends_a_sweep_is_told_like_any_end(open_mine, server):
 )
 def test_an_error_ends_a_sweep_with_the_commands_exit_code(open_mine, server, error, end):
     with open_mine(f"notify=http://{server.host}/") as sweep:
-        notify_users_of_crash(sweep, error)
+        crash(sweep, error)
     assert [(content["status"], content["exit_code"]) for content in server.contents] == [end]
 
 
@@ -69,7 +80,9 @@ def test_a_ledger_that_fails_keeps_nobody_from_being_told(open_mine, server, mon
         patch.setattr(Ledger, "check_lease", fail)
         patch.setattr(Ledger, "sweep", fail)
         patch.setattr(Ledger, "read_pending_trials", fail)
-        notify_users_of_crash(sweep, StudyError("the ledger is gone"))
+        notify_users_of_crash(
+            sweep.plan.folder, sweep.ledger, sweep.tracker, sweep.console, StudyError("the ledger is gone")
+        )
     assert [content["status"] for content in server.contents] == ["failed"]
 
 
@@ -79,19 +92,19 @@ def test_nobody_is_notified_of_an_end_that_an_error_of_the_ledger_prevents(open_
         raise UnavailableError("the ledger does not answer")
 
     with open_mine("report=false", f"notify=http://{server.host}/") as sweep:
-        ended = outcome(Path(sweep.folder))
+        ended = outcome(Path(sweep.plan.folder))
         ended.save()
         with monkeypatch.context() as patch:
             patch.setattr(read, fail)
             with pytest.raises(UnavailableError) as error:
                 publish_outcome(sweep, [], ended, None)
-        notify_users_of_crash(sweep, error.value)
+        crash(sweep, error.value)
     assert [content["status"] for content in server.contents] == ["interrupted"]
 
 
 def test_a_notification_that_fails_changes_nothing_and_is_said_once(open_mine, server, stream):
     with open_mine("report=false", f"notify=http://{server.host}/no") as sweep:
-        ended = outcome(Path(sweep.folder))
+        ended = outcome(Path(sweep.plan.folder))
         ended.save()
         publish_outcome(sweep, [], ended, None)
     assert stream.getvalue().count("answered with 404") == 1

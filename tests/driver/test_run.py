@@ -711,7 +711,7 @@ def test_a_driver_that_ray_holds_after_its_lease_was_lost_ends_with_75(
 
     monkeypatch.setattr(pipeline.RayStart, "nodes", [Machine(2, 0)])
     monkeypatch.setattr(pipeline.RayStart, "start", lambda ray, *called: called)
-    monkeypatch.setattr(pipeline, "_search_and_end", hang)
+    monkeypatch.setattr("rltune.driver.tune.fit.run_trials", hang)
     monkeypatch.setattr(pipeline, "LEAVE_S", 0.05)
     monkeypatch.setattr("os._exit", exit_process)
     plan = make_plan(request_of("tracking=off", "certify=off", "budget.trials=2"))

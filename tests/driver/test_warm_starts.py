@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from composing import compose
 from ledger import add_reports, make_ledger
+from opened import make_proposals
 
 from rltune.compose.composing import conf_dir
 from rltune.config.settings_file import write_settings
 from rltune.config.validation import parse_config
 from rltune.driver.plan import make_plan
-from rltune.driver.tune.proposals import SearchProposals
 from rltune.errors import ConfigError, RltuneError
 
 SAFE = ("tracking=off",)
@@ -160,7 +160,7 @@ def test_configurations_outside_of_a_typed_range_are_left_out_with_a_note(make):
 def test_a_resumed_and_extended_sweep_goes_on_in_its_portfolio(open_mine):
     for trials in (3, 5, 12):
         with open_mine(f"budget.trials={trials}", "searcher=random", "portfolio=ppo") as sweep:
-            proposals = SearchProposals(sweep)
+            proposals = make_proposals(sweep)
             while record := proposals.propose(False):
                 sweep.ledger.trials.end(record.number, "FAIL", "done")
             records = sweep.ledger.trials.records()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -188,3 +189,17 @@ def test_each_env_runner_numbers_its_own_images() -> None:
     batch: Any = replay.sample()
     assert np.array_equal(batch.obs[:, 0], batch.rows[:, 2])
     assert np.array_equal(batch.after[:, 0], batch.rows[:, 2])
+
+
+@pytest.mark.parametrize("name", ALGOS)
+def test_an_env_runner_sends_each_image_once_as_bytes(make: Any, name: str) -> None:
+    algorithm: Any = build_algorithm(make(name))
+    runner, width = algorithm.env_runner_group.local_env_runner, make_layout(SPACE).width
+    if name == "ppo":
+        sent: Any = runner.collect(140)
+        steps = sent.num_steps
+    else:
+        sent, steps, *_ = runner.collect_transitions(runner.module.get_state(), None, 140, 0)
+    # Of seven steps an episode has eight observations; numbers, flags and the first observations are the rest.
+    assert len(pickle.dumps(sent)) / steps < 8 / 7 * width + 80
+    algorithm.stop()

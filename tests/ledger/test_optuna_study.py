@@ -69,7 +69,7 @@ def test_a_rebuilt_study_is_the_one_that_was_lost(tmp_path, space, view):
     before = show(driver)
     driver = driver.restart()
     assert show(driver) == before
-    driver.study.rebuild()
+    driver.study.reopen(driver.ledger.trials.record(0))
     assert show(driver) == before, "no trial twice"
 
 
@@ -297,7 +297,7 @@ def test_a_trial_tried_again_costs_no_other_trial_its_place(tmp_path, kind):
     retried, unbroken = drivers
     retried.ledger.add_request("retry", {"trials": [3], "certify": []}, "maria@host")
     retried.ledger.reopen_failed(retried.ledger.read_requests()[0])
-    retried.study.rebuild()
+    retried.study.reopen(retried.ledger.trials.record(3))
     assert retried.read()[3].state == TrialState.RUNNING
     retried.end(3, "FAIL")
     assert show(retried) == show(unbroken)

@@ -89,6 +89,13 @@ def test_an_outcome_is_loaded_as_it_was_saved(tmp_path):
     assert load_outcome(tmp_path) is None
 
 
+def test_a_number_that_is_not_finite_is_null_in_the_summary(tmp_path):
+    ended(tmp_path, front=[{"trial": 0, "objective": math.nan}]).save()
+    assert json.loads((tmp_path / "summary.json").read_text(), parse_constant=pytest.fail)["front"] == [
+        {"trial": 0, "objective": None}
+    ]
+
+
 def test_a_sweep_without_a_winner_says_so_in_its_summary(tmp_path):
     ended(tmp_path, status="failed", winner=None, model=None).save()
     summary = json.loads((tmp_path / "summary.json").read_text())

@@ -17,10 +17,13 @@ from composing import compose
 from rltune.cluster.resources import Machine, Share
 from rltune.cluster.slots import Slots
 from rltune.config.validation import parse_config
+from rltune.driver import open_sweep as module
 from rltune.driver.folder import hold_sweep
-from rltune.driver.open_sweep import OpenSweep, open_sweep
 from rltune.driver.plan import Invocation, Plan, make_plan
 from rltune.driver.provenance import record_start
+from rltune.driver.sweep import Sweep
+from rltune.driver.tune.assignments import Assignments
+from rltune.driver.tune.proposals import SearchProposals
 from rltune.ledger.storage import set_journal, start_ledger
 from rltune.ledger.sweep_folder import LEDGER
 from rltune.tracking.feed import Feeds
@@ -82,7 +85,7 @@ def _make_plan(*words: str) -> Plan:
     return make_plan(parse_config(compose("run", "tracking=off", "budget.trials=2", *words)))
 
 
-def make_sweep(folder: Path, *words: str, share: Share = SHARE, num_slots: int = 2) -> OpenSweep:
+def make_sweep(folder: Path, *words: str, share: Share = SHARE, num_slots: int = 2) -> Sweep:
     """Open a sweep for the modules of a driver: real but for its trackers, without a lease and without threads.
 
     Close the sweep's ledger at the end.
@@ -98,11 +101,24 @@ def make_sweep(folder: Path, *words: str, share: Share = SHARE, num_slots: int =
     ledger = start_ledger(None, folder, new=not plan.resumed)
     set_journal(ledger, shared=False)
     with _replace_parts():
-        return OpenSweep(plan, Invocation(time.monotonic()), ledger, share, _make_slots(share, num_slots))
+        return module.make_sweep(plan, Invocation(time.monotonic()), ledger, share, _make_slots(share, num_slots))
+
+
+def make_proposals(sweep: Sweep) -> SearchProposals:
+    """Make what proposes a sweep's trials."""
+    search = sweep.search
+    return SearchProposals(
+        sweep.plan, sweep.ledger.trials, search.study, search.inbox, sweep.stopper, sweep.console.note
+    )
+
+
+def make_assignments(sweep: Sweep, kind: type[Assignments] = Assignments) -> Assignments:
+    """Make what makes the assignments of a sweep's workers."""
+    return kind(sweep.plan, sweep.search.share, sweep.store, sweep.console.note)
 
 
 @contextlib.contextmanager
-def drive_sweep(folder: Path, *words: str, stream: TextIO | None = None) -> Iterator[OpenSweep]:
+def drive_sweep(folder: Path, *words: str, stream: TextIO | None = None) -> Iterator[Sweep]:
     """Open a sweep and close it as its driver does, with a lease and with the driver's chores.
 
     Its trackers are opened only if an override names some.
@@ -117,8 +133,9 @@ def drive_sweep(folder: Path, *words: str, stream: TextIO | None = None) -> Iter
     with hold_sweep(plan) as ledger, contextlib.ExitStack() as stack:
         invocation = Invocation(time.monotonic(), stream)
         with _replace_parts(has_trackers=any(word.startswith(("tracking", "notify")) for word in words)):
-            sweep = stack.enter_context(open_sweep(plan, invocation, ledger, SHARE, _make_slots(SHARE, 2)))
-        record_start(sweep.ledger, sweep.folder, sweep.plan.settings, sweep.plan.build.facts)
+            sweep = stack.enter_context(module.open_sweep(plan, invocation, ledger, SHARE, _make_slots(SHARE, 2)))
+        stack.enter_context(module.keep_house(sweep, lambda: None))
+        record_start(sweep.ledger, sweep.plan.folder, sweep.plan.settings, sweep.plan.build.facts)
         yield sweep
 
 

@@ -123,7 +123,7 @@ def build_config(build: Build, params: Mapping[str, Any], seed: int) -> Algorith
     Raises:
         ConfigError: A section has an argument that RLlib lacks, or a value that it refuses.
     """
-    from rltune.algorithms.connectors import make_mean_std_connector
+    from rltune.algorithms.connectors import NormaliseObservations
 
     build = build.with_params(params)
     algo = build.algo
@@ -161,7 +161,8 @@ def build_config(build: Build, params: Mapping[str, Any], seed: int) -> Algorith
     if config.is_offline:
         _read_recorded(config, build)
     if build.env.normalise_observations:
-        config.env_runners(env_to_module_connector=make_mean_std_connector)
+        columns = find_layout(build.facts.observation_space, build.env).vector_columns
+        config.env_runners(env_to_module_connector=NormaliseObservations(columns.start, columns.stop))
     if build.vectorize not in ("auto", "sync"):
         config.env_runners(gym_env_vectorize_mode=build.vectorize)
     _share_resources(config, build)

@@ -149,6 +149,9 @@ class Retraining:
             self._proposed.add(record.key)
         self._retries.insert(0, record)
 
+    def learn(self, record: TrialRecord) -> None:
+        """Take no notice of an ended run, because the next ones do not depend on it."""
+
     def _key(self, configuration: Configuration, seed_index: int) -> str:
         """Return the key that identifies a run in the ledger: runs with equal values, seed and budget are shared."""
         values, seed = spell_params(configuration.params), self.seeds[seed_index]

@@ -20,19 +20,17 @@ class Housekeeping:
     again only after the chore has succeeded in between.
 
     Args:
-        chores: Each a pair of an interval in seconds and a function; see `add`.
+        chores: Each a pair of the pause between two runs, in seconds, and a function, which is called at once for the
+            first time.
         name: The thread's name.
     """
 
-    def __init__(self, chores: Iterable[tuple[float, Chore]] = (), name: str = "housekeeping") -> None:
-        self._chores: list[tuple[float, Chore]] = []
+    def __init__(self, chores: Iterable[tuple[float, Chore]], name: str = "housekeeping") -> None:
+        self._chores = list(chores)
         self._due: dict[Chore, float] = {}
         self._failing: set[Chore] = set()
-        self._changed = threading.Condition()
-        self._is_closed = False
+        self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        for interval_s, chore in chores:
-            self.add(interval_s, chore)
 
     def __enter__(self) -> Housekeeping:
         """Start the thread that runs the chores."""
@@ -41,33 +39,17 @@ class Housekeeping:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Start no further chore, and wait for the running one for a moment; a chore that hangs is abandoned."""
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify()
+        self._closed.set()
         if threading.current_thread() is not self._thread:
             self._thread.join(CLOSE_S)
 
-    def add(self, interval_s: float, chore: Chore) -> None:
-        """Add a periodic function, which is called for the first time at once.
-
-        Args:
-            interval_s: The pause between two runs, in seconds.
-            chore: The function.
-        """
-        with self._changed:
-            self._chores.append((interval_s, chore))
-            self._changed.notify()
-
     def _run(self) -> None:
-        while not self._is_closed:
-            for interval_s, chore in list(self._chores):
-                if not self._is_closed and self._due.get(chore, 0.0) <= time.monotonic():
+        while not self._closed.is_set():
+            for interval_s, chore in self._chores:
+                if not self._closed.is_set() and self._due.get(chore, 0.0) <= time.monotonic():
                     self._do(chore)
                     self._due[chore] = time.monotonic() + interval_s
-            with self._changed:
-                if not self._is_closed:
-                    due = min((self._due.get(chore, 0.0) for _, chore in self._chores), default=None)
-                    self._changed.wait(None if due is None else max(0.0, due - time.monotonic()))
+            self._closed.wait(max(0.0, min(self._due.values(), default=0.0) - time.monotonic()))
 
     def _do(self, chore: Chore) -> None:
         try:

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from rltune.certification.retraining import Retraining
 from rltune.checkpoints.clients import QUICK_S
 from rltune.checkpoints.retention import Retention
+from rltune.cluster.head import INTERVAL_S, HeadWatch
 from rltune.cluster.ray_cluster import bound_own_logs
 from rltune.cluster.resources import Share
 from rltune.cluster.slots import Slots, update_from_cluster
-from rltune.config.budget import SpentBudget
 from rltune.driver.background_imports import NEEDED_AT_END, ImportAhead
 from rltune.driver.display import Display, Heartbeats
-from rltune.driver.housekeeping import Housekeeping
+from rltune.driver.housekeeping import Chore, Housekeeping
 from rltune.driver.plan import Invocation, Plan
+from rltune.driver.publish import notify_users_of_crash, show_warnings
 from rltune.driver.requests.inbox import Inbox, reopen_failed
 from rltune.driver.stopper import SweepStopper
+from rltune.driver.sweep import Search, Sweep
 from rltune.driver.trackers import open_trackers
-from rltune.ledger.lease import RENEW_S
+from rltune.ledger.lease import RENEW_S, LeaseLostError
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.optuna_study import OptunaStudy
 from rltune.records import WHOLE_BUDGET
@@ -37,112 +39,80 @@ HEARTBEATS_S = SLOTS_S = 2.0
 WALL_TIME_S = 5.0
 
 
-class OpenSweep:
-    """A sweep in its driver, with open ledger, study, trackers and console.
+@contextlib.contextmanager
+def open_sweep(plan: Plan, invocation: Invocation, ledger: Ledger, share: Share, slots: Slots) -> Iterator[Sweep]:
+    """Open a sweep, and at the end of the context leave no MLflow run in the state RUNNING and no connection open.
+
+    If the lease is lost, another driver works on the sweep, and everything that both of them use is left as it is.
 
     Args:
         plan: The sweep's plan; its folder exists.
         invocation: How the driver was called.
-        ledger: The sweep's ledger, the source of truth; this driver holds its lease.
+        ledger: The sweep's ledger; this driver holds its lease.
         share: A trial's share of the machine.
         slots: How many trials run at once.
-
-    Attributes:
-        name, folder: As those of ``plan``.
-        store: Holds the checkpoints.
-        rule: Stops weak trials; it has seen the reports of earlier drivers.
-        retention: Drops the checkpoints that nobody needs any more.
-        study: Optuna's study, derived from the ledger.
-        stopper: Ends the sweep early.
-        retraining: The certification's runs; None if nothing is certified.
-        tracker: Delivers the sweep to its trackers.
-        heartbeats: The progress of the running trials between two reports.
-        console: Shows the sweep to the user.
-        display: Draws the sweep on the console.
-        inbox: The requests to the sweep.
-        housekeeping: Runs the driver's chores.
-        ending: Held from the beginning of the sweep's end on, see `rltune.driver.end`.
-        ended: Set when the main thread has come to the end of it.
 
     Raises:
         StudyError: The ledger or Optuna's study cannot be read.
     """
+    sweep = make_sweep(plan, invocation, ledger, share, slots)
+    status = "KILLED"
+    try:
+        try:
+            yield sweep
+        except LeaseLostError:  # Another driver has taken the sweep over and publishes its outcome.
+            raise
+        except Exception as error:
+            status = "FAILED"
+            notify_users_of_crash(plan.folder, ledger, sweep.tracker, sweep.console, error)
+            raise
+        finally:
+            sweep.console.close()
+            if ledger.has_lost_ownership():
+                sweep.tracker.abandon()
+            else:
+                # This has no effect after a proper end, which has already closed the trackers.
+                sweep.tracker.close(status, timeout_s=5.0)
+    finally:
+        sweep.retention.drop_pending(QUICK_S if sweep.stopper.is_urgent() else FLUSH_S)
+        ledger.close()
+        sweep.stopper.clear()
 
-    def __init__(self, plan: Plan, invocation: Invocation, ledger: Ledger, share: Share, slots: Slots) -> None:
-        self.plan, self.invocation, self.ledger, self.share, self.slots = plan, invocation, ledger, share, slots
-        self.name, self.folder = plan.name, plan.folder
-        self.ending, self.ended = threading.Lock(), threading.Event()
-        self.store, self.rule = plan.open_store(), plan.stopping_rule()
-        self.retention = Retention(self.store, ledger.require_ownership)
-        self._earlier_wall_s = ledger.sweep().wall_s
-        ledger.judge_by(plan.criteria)
-        if plan.resumed:
-            self._recover()
-        self.study = self._open_study()
-        records, replicates = ledger.trials.records(), plan.build.replicates
-        spent_steps = replicates * sum(record.env_steps for record in records)
-        self.stopper = SweepStopper(self.store, plan.budget, spent_steps, ledger.lease, waits_for_nodes=plan.is_joined)
-        self.retraining = None
-        if plan.certify.seeds:
-            seeds, env_steps = plan.certification_seeds(), plan.budget.env_steps
-            self.retraining = Retraining(self.store, plan.certify, env_steps, replicates, seeds, plan.baseline, ledger)
-        self.tracker = open_trackers(plan, ledger, self.store, self.stopper.is_urgent)
-        self.heartbeats = Heartbeats(str(self.folder), self.stopper.active_trial_dirs)
-        self.console = Console(invocation.stream)
-        self.display = Display(ledger, self.console, slots, self.heartbeats)
-        self.inbox = Inbox(ledger, self.stopper)
-        self.housekeeping = Housekeeping()
-        self._add_chores()
 
-    def note_wall_time(self) -> float:
-        """Write into the ledger how many seconds the sweep's drivers took so far, and return it."""
-        wall_s = self._earlier_wall_s + time.monotonic() - self.invocation.began
-        self.ledger.change_sweep(wall_s=wall_s)
-        return wall_s
-
-    def compute_spent(self, num_trials: int) -> SpentBudget:
-        """Return how much of the budget the search has used, with its number of trials."""
-        return SpentBudget(self.plan.budget, self.plan.build.replicates, num_trials, self.stopper.env_steps)
-
-    def is_certified(self) -> bool:
-        """Whether all certification runs have ended; also True without certification."""
-        return self.retraining is None or self.retraining.is_done(self.ledger.trials.records())
-
-    def _recover(self) -> None:
-        """At a resume, update the trials in the ledger, and drop checkpoints that a killed driver did not record."""
-        notes = recover_trials(self.ledger, self.rule, self.plan.budget.env_steps)
-        self.plan = self.plan.with_notes(*notes)
+def make_sweep(plan: Plan, invocation: Invocation, ledger: Ledger, share: Share, slots: Slots) -> Sweep:
+    """Make the objects of a sweep from its plan and its ledger; see `open_sweep`, which closes them."""
+    store, rule = plan.open_store(), plan.stopping_rule()
+    retention = Retention(store, ledger.require_ownership)
+    ledger.judge_by(plan.criteria)
+    if plan.resumed:
+        plan = plan.with_notes(*recover_trials(ledger, rule, plan.budget.env_steps))
         # A killed driver may have saved checkpoints without recording them in the ledger.
-        self.retention.drop_unnamed([*self.ledger.trials.records(), *self.ledger.runs.records()])
-
-    def _open_study(self) -> OptunaStudy:
-        view = choose_view(self.plan.traits, has_constraints=bool(self.plan.criteria.constraints))
-        return OptunaStudy(self.ledger.trials, view, self.plan.space.distributions(), self.plan.earlier)
-
-    def _add_chores(self) -> None:
-        """Add the periodic functions that run from the sweep's start to its end."""
-        spent_steps = self.stopper.env_steps
-
-        def is_time_to_import() -> bool:
-            # Not while trackers open, which imports MLflow: imports in two threads of one process slow each other down.
-            return self.stopper.env_steps > spent_steps and not self.tracker.opening
-
-        imports = ImportAhead((*self.plan.traits.imports, *NEEDED_AT_END), is_time_to_import)
-        self.housekeeping.add(RENEW_S, self.ledger.has_lost_ownership)
-        self.housekeeping.add(INBOX_S, self.inbox.read)
-        self.housekeeping.add(TICK_S, self.stopper.check_wall_time)
-        self.housekeeping.add(WALL_TIME_S, self.note_wall_time)
-        self.housekeeping.add(TICK_S, self.show_warnings)
-        self.housekeeping.add(TICK_S, self.retention.drop_pending)
-        self.housekeeping.add(TICK_S, bound_own_logs)
-        self.housekeeping.add(TICK_S, imports.import_next)
-        if not self.plan.is_joined:
-            self.housekeeping.add(HEARTBEATS_S, self.heartbeats.update)
-
-    def show_warnings(self) -> None:
-        """Print new warnings of the trackers on the console."""
-        for warning in self.tracker.warnings():
-            self.console.note(warning)
+        retention.drop_unnamed([*ledger.trials.records(), *ledger.runs.records()])
+    view = choose_view(plan.traits, has_constraints=bool(plan.criteria.constraints))
+    study = OptunaStudy(ledger.trials, view, plan.space.distributions(), plan.earlier)
+    records, replicates = ledger.trials.records(), plan.build.replicates
+    spent_steps = replicates * sum(record.env_steps for record in records)
+    stopper = SweepStopper(store, plan.budget, spent_steps, ledger.lease, waits_for_nodes=plan.is_joined)
+    retraining = None
+    if plan.certify.seeds:
+        seeds, env_steps = plan.certification_seeds(), plan.budget.env_steps
+        retraining = Retraining(store, plan.certify, env_steps, replicates, seeds, plan.baseline, ledger)
+    console, heartbeats = Console(invocation.stream), Heartbeats(str(plan.folder), stopper.active_trial_dirs)
+    return Sweep(
+        plan=plan,
+        # The sweep's wall time goes on from that of its earlier drivers.
+        invocation=replace(invocation, began=invocation.began - ledger.sweep().wall_s),
+        ledger=ledger,
+        store=store,
+        retention=retention,
+        slots=slots,
+        search=Search(share, rule, study, Inbox(ledger, stopper), heartbeats),
+        retraining=retraining,
+        stopper=stopper,
+        tracker=open_trackers(plan, ledger, store, stopper.is_urgent),
+        console=console,
+        display=Display(ledger, console, slots, heartbeats),
+    )
 
 
 def recover_trials(ledger: Ledger, rule: StoppingRule, env_steps: int) -> list[str]:
@@ -178,43 +148,38 @@ def recover_trials(ledger: Ledger, rule: StoppingRule, env_steps: int) -> list[s
 
 
 @contextlib.contextmanager
-def open_sweep(plan: Plan, invocation: Invocation, ledger: Ledger, share: Share, slots: Slots) -> Iterator[OpenSweep]:
-    """Open a sweep, and at the end of the context leave no MLflow run in the state RUNNING and no connection open.
+def keep_house(sweep: Sweep, leave_without_head: Callable[[], None]) -> Iterator[None]:
+    """Run a sweep's periodic functions in another thread.
 
-    If the lease is lost, another driver works on the sweep, and everything that both of them use is left as it is.
+    A joined cluster is polled for changes in a separate thread, because calls hang for a minute without its head.
 
     Args:
-        plan: As for `OpenSweep`.
-        invocation: As for `OpenSweep`.
-        ledger: As for `OpenSweep`.
-        share: As for `OpenSweep`.
-        slots: As for `OpenSweep`.
+        sweep: The sweep.
+        leave_without_head: Called once the head of a joined cluster is lost.
     """
-    sweep = OpenSweep(plan, invocation, ledger, share, slots)
-    status = "KILLED"
-    try:
-        with sweep.housekeeping, _watch_cluster(sweep):
-            try:
-                yield sweep
-            except Exception:
-                status = "FAILED"
-                raise
-            finally:
-                sweep.console.close()
-                if ledger.has_lost_ownership():
-                    sweep.tracker.abandon()
-                else:
-                    # This has no effect after a proper end, which has already closed the trackers.
-                    sweep.tracker.close(status, timeout_s=5.0)
-    finally:
-        sweep.retention.drop_pending(QUICK_S if sweep.stopper.is_urgent() else FLUSH_S)
-        ledger.close()
-        sweep.stopper.clear()
+    ledger, stopper, tracker = sweep.ledger, sweep.stopper, sweep.tracker
+    spent_steps, began = stopper.env_steps, sweep.invocation.began
 
+    def is_time_to_import() -> bool:
+        # Not while trackers open, which imports MLflow: imports in two threads of one process slow each other down.
+        return stopper.env_steps > spent_steps and not tracker.opening
 
-def _watch_cluster(sweep: OpenSweep) -> contextlib.AbstractContextManager[object]:
-    """Poll a joined cluster for changes in a separate thread, because calls hang for a minute without its head."""
-    if not sweep.plan.is_joined:
-        return contextlib.nullcontext()
-    update_slots = functools.partial(update_from_cluster, sweep.slots)
-    return Housekeeping([(HEARTBEATS_S, sweep.heartbeats.update), (SLOTS_S, update_slots)], name="cluster")
+    chores: list[tuple[float, Chore]] = [
+        (RENEW_S, ledger.has_lost_ownership),
+        (INBOX_S, sweep.search.inbox.read),
+        (TICK_S, stopper.check_wall_time),
+        (WALL_TIME_S, lambda: ledger.change_sweep(wall_s=time.monotonic() - began)),
+        (TICK_S, functools.partial(show_warnings, tracker, sweep.console)),
+        (TICK_S, sweep.retention.drop_pending),
+        (TICK_S, bound_own_logs),
+        (TICK_S, ImportAhead((*sweep.plan.traits.imports, *NEEDED_AT_END), is_time_to_import).import_next),
+        (sweep.console.draw_every_s, sweep.display.draw),
+    ]
+    polls: list[tuple[float, Chore]] = [(HEARTBEATS_S, sweep.search.heartbeats.update)]
+    with contextlib.ExitStack() as stack:
+        if sweep.plan.is_joined:
+            polls.append((SLOTS_S, functools.partial(update_from_cluster, sweep.slots)))
+            stack.enter_context(Housekeeping(polls, name="cluster"))
+            polls = [(INTERVAL_S, HeadWatch(leave_without_head).check)]
+        stack.enter_context(Housekeeping([*chores, *polls]))
+        yield

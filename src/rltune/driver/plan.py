@@ -234,7 +234,8 @@ class Invocation:
     """How a sweep's driver was called, and with which means it works.
 
     Attributes:
-        began: The start of the command, on the monotonic clock.
+        began: The start of the command, on the monotonic clock; of an open sweep, earlier by what its drivers before
+            this one took.
         stream: The stream to which the console writes; None is standard output.
         trainable: The Tune trainable; None is `rltune.trial.trainable.Trial`. Tests give a toy.
         typed: The command that runs the sweep again, for the report; None if a script has started the sweep.
@@ -305,7 +306,7 @@ def make_plan(config: RunConfig, begun: Path | None = None, meanwhile: Callable[
     )
     baseline = find_baseline(config.algo, space)
     warm_starts, notes = collect_warm_starts(config.algo, config.warm_start, space, baseline)
-    from rltune.driver.trackers import check_trackers  # Imported here, because SQLAlchemy loads slowly.
+    from rltune.tracking.kinds import check_trackers  # Imported here, because SQLAlchemy loads slowly.
 
     check_trackers(config.tracking, config.notify)
     check_sampler(config.searcher.kind, config.searcher.args, space)
@@ -444,6 +445,8 @@ def _check_env(
     facts = examine_env(spec, config.failures.stall_s, meanwhile)
     if facts.time_limit:  # It ends its episodes by itself, so that its digest must not depend on the setting.
         spec = replace(spec, evaluation_steps=None)
+    if facts.mask:
+        spec = replace(spec, action_mask=facts.mask.to_dict())
     spaces = facts.find_policy_spaces()
     check_spaces(config.algo, spec, spaces, row, space)
     check_mask(config.algo, config.env.id, facts.mask, facts.action_space, row)

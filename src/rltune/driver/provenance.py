@@ -1,8 +1,9 @@
-"""Record a sweep's settings, package versions, environment, git commit and command in its ledger."""
+"""Record a sweep's settings, package versions, environment, git commit and command in its ledger and log."""
 
 from __future__ import annotations
 
 import importlib.metadata
+import logging
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rltune.config.settings_file import format_settings
 from rltune.errors import ConfigError
+from rltune.ledger.sweep_folder import SWEEP_LOGGER
 
 if TYPE_CHECKING:
     from rltune.envs.facts import EnvFacts
@@ -25,7 +27,7 @@ SPACES = ("observation space", "action space")
 def record_start(
     ledger: Ledger, folder: Path, settings: Mapping[str, Any], facts: EnvFacts | None, typed: str | None = None
 ) -> None:
-    """Record the sweep's settings in the ledger, and at its first start also versions and command.
+    """Record the sweep's settings in the ledger, at its first start also versions and command, and these in its log.
 
     The environment's spaces and the digests of its source files are among the versions of what results depend on.
 
@@ -45,6 +47,8 @@ def record_start(
             command=typed,
             began=datetime.now(UTC).isoformat(timespec="seconds"),
         )
+    versions = " ".join(f"{name}=={version}" for name, version in list_versions().items())
+    logging.getLogger(SWEEP_LOGGER).info("%s\n  %s", ledger.sweep().command or "from Python", versions)
 
 
 def describe_environment(facts: EnvFacts | None) -> dict[str, str]:

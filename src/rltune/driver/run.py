@@ -46,7 +46,6 @@ from rltune.ledger.sweep_ref import SweepRef
 from rltune.secrets import lacks_login
 
 if TYPE_CHECKING:
-    from rltune.driver.open_sweep import OpenSweep
     from rltune.ledger.outcome import Outcome
 
 LEAVE_S = 20.0  # How long a driver that has lost its lease may take to exit.
@@ -165,37 +164,24 @@ def drive(plan: Plan, invocation: Invocation, ray: RayStart | None = None) -> Ou
         ledger = ledger or stack.enter_context(hold_sweep(plan, invocation.stream))
         stack.enter_context(open_folder(plan, ledger, invocation.stream))
 
-        from rltune.driver.open_sweep import open_sweep
+        # Imported only now, so that errors in the settings are reported without waiting for Ray's import.
+        from rltune.driver.end import SweepEnd
+        from rltune.driver.open_sweep import keep_house, open_sweep
+        from rltune.driver.provenance import record_start
+        from rltune.driver.publish import start_console
+        from rltune.driver.tune.fit import run_trials
+        from rltune.views.sweep_view import SweepView
 
         sweep = stack.enter_context(open_sweep(plan, invocation, ledger, share, slots))
         sweep.stopper.on_lease_lost = leaving.start
         stack.enter_context(stop_on_signals(sweep.stopper.request))
-        return _search_and_end(sweep)
-
-
-def _search_and_end(sweep: OpenSweep) -> Outcome:
-    # Imported only now, so that errors in the settings are reported without waiting for Ray's import.
-    from rltune.driver.end import end_sweep, watch_head
-    from rltune.driver.provenance import record_start
-    from rltune.driver.publish import notify_users_of_crash, start_console
-    from rltune.driver.tune.fit import run_trials
-    from rltune.ledger.lease import LeaseLostError
-    from rltune.views.sweep_view import SweepView
-
-    watch_head(sweep)
-    plan = sweep.plan
-    try:
-        record_start(sweep.ledger, sweep.folder, plan.settings, plan.build.facts, sweep.invocation.typed)
-        start_console(sweep)
-        sweep.housekeeping.add(sweep.console.draw_every_s, sweep.display.draw)
-        if not (SweepView.read(sweep.ledger).is_searched and sweep.is_certified()):
+        end = SweepEnd(sweep)
+        record_start(ledger, plan.folder, plan.settings, plan.build.facts, invocation.typed)
+        start_console(sweep.plan, share, sweep.display, sweep.console)
+        stack.enter_context(keep_house(sweep, end.leave_without_head))
+        if not (SweepView.read(ledger).is_searched and sweep.is_certified()):
             run_trials(sweep)
-        return end_sweep(sweep)
-    except LeaseLostError:  # Another driver has taken the sweep over and publishes its outcome.
-        raise
-    except Exception as error:
-        notify_users_of_crash(sweep, error)
-        raise
+        return end.run()
 
 
 class RayStart:

@@ -62,10 +62,15 @@ class OptunaStudy:
         earlier: Sequence[TrialRecord] = (),
     ) -> None:
         self._trials, self._view, self._distributions, self._earlier = trials, view, distributions, earlier
-        self.rebuild()
+        self._build()
 
-    def rebuild(self) -> None:
-        """Build the study again from the ledger, for example after failed trials were set back to RUNNING."""
+    def reopen(self, record: TrialRecord) -> None:
+        """Forget the end of a trial that goes on; this has no effect if the study does not know of one."""
+        if self._storage.get_trial(record.number + len(self._earlier)).state.is_finished():
+            self._build()
+
+    def _build(self) -> None:
+        """Build the study from the ledger."""
         self._storage = InMemoryStorage()
         self._direction = self._trials.criteria.direction
         self._study = optuna.create_study(storage=self._storage, direction=get_optuna_direction(self._direction))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rltune.config.criteria import Criteria
-from rltune.formatting import classify_failure, first_line
+from rltune.formatting import classify_failure, first_line, to_plain
 from rltune.ledger.ranking import find_front, find_nearest
 from rltune.records import TrialRecord
 
@@ -71,9 +71,10 @@ class Outcome:
         return f"<Outcome of {self.name}: {self.status}, {self.trials['total']} trials{best}; {self.folder}>"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the content of ``summary.json``."""
+        """Return the content of ``summary.json``: plain values, None for a number that is not finite."""
         content = {key: value for key, value in asdict(self).items() if key not in ("folder", "exit_code")}
-        return {"version": DESCRIPTION_VERSION, **content}
+        plain: dict[str, Any] = to_plain({"version": DESCRIPTION_VERSION, **content})
+        return plain
 
     def save(self) -> None:
         """Write ``summary.json`` atomically."""

@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 from rltune.config.capabilities import list_algos
-from rltune.envs.layout import ONE_HOT, VECTOR, WHOLE, Leaf, nest
+from rltune.envs.layout import MASK, ONE_HOT, VECTOR, WHOLE, Leaf, nest
 from rltune.envs.observations import list_leaves
 from rltune.errors import PolicyError, choices, describe_exception
 from rltune.policies.bundle_reader import BundlePolicy, GraphNetwork
@@ -93,7 +93,9 @@ class Graph(nn.Module):
         parts = {}
         for leaf, values in zip(self.layout.leaves, leaves, strict=True):
             flat = values.reshape(values.shape[0], -1)
-            if leaf.sizes:
+            if leaf.kind == MASK:
+                flat = _join_flags(flat != 0, leaf.sizes)
+            elif leaf.sizes:
                 index = flat.to(torch.int64) - torch.tensor(leaf.starts)
                 flags = [nn.functional.one_hot(index[:, i], size) for i, size in enumerate(leaf.sizes)]
                 flat = torch.cat(flags, dim=1)
@@ -110,6 +112,14 @@ class Graph(nn.Module):
         normalise = self.filter._replace(mean=self.filter.mean[columns], scale=self.filter.scale[columns])
         normalised: torch.Tensor = normalise.apply(flat)
         return normalised
+
+
+def _join_flags(flags: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+    """Do what `rltune.envs.layout.join_flags` does, with tensors; without sizes return the flags as they are."""
+    first, *others = torch.split(flags, list(sizes), dim=1) if sizes else [flags]
+    for part in others:
+        first = (first.unsqueeze(2) & part.unsqueeze(1)).flatten(1)
+    return first
 
 
 def _to_tensors(values: Any) -> Any:
@@ -223,6 +233,9 @@ def write_onnx(graph: nn.Module, inputs: Mapping[str, torch.Tensor], outputs: Se
         exported.save(str(path), external_data=False)
 
 
+BESIDE = ("", "action_mask")
+"""Stands for the path of a mask that is not in the observation."""
+
 Leaves = Mapping[tuple[Any, ...], np.ndarray]
 """The leaves of observations by their paths, each with the axis of the batch in front."""
 
@@ -233,10 +246,10 @@ Step = Callable[[Leaves, Any], Any]
 
 def _step(policy: BundlePolicy, leaves: Leaves, state: Any) -> Any:
     """Act deterministically by the policy itself, as its exported file should."""
-    observations = nest(leaves)
-    rows, memory, _ = policy.prepare_inputs(observations, state)
+    observations, mask = nest({path: leaf for path, leaf in leaves.items() if path != BESIDE}), leaves.get(BESIDE)
+    rows, memory, _ = policy.prepare_inputs(observations, state, mask)
     out, _ = policy.network.step(torch.from_numpy(rows), torch.from_numpy(memory))
-    actions, after = policy.predict(observations, state, deterministic=True)
+    actions, after = policy.predict(observations, state, deterministic=True, action_mask=mask)
     return actions, after, policy.network.head.parametrize(out).numpy()
 
 
@@ -327,7 +340,21 @@ def _draw_observations(policy: BundlePolicy) -> Leaves:
     """Draw 1,000 observations: around the training's observation statistics if it kept any, else within the bounds."""
     rng = np.random.default_rng(0)
     spaces = dict(list_leaves(policy.observation_space))
-    return {leaf.path: _draw_leaf(policy, leaf, spaces[leaf.path], rng) for leaf in policy.layout.leaves}
+    drawn = {}
+    for leaf in policy.layout.leaves:
+        if leaf.kind == MASK:
+            drawn[leaf.path or BESIDE] = _draw_flags(leaf.sizes or policy.actions.sizes, rng)
+        else:
+            drawn[leaf.path] = _draw_leaf(policy, leaf, spaces[leaf.path], rng)
+    return drawn
+
+
+def _draw_flags(sizes: Sequence[int], rng: np.random.Generator) -> np.ndarray:
+    """Draw masks in which each choice has a legal value."""
+    parts = [rng.random((NUM_CHECKED, size)) < 0.5 for size in sizes]
+    for part in parts:
+        part[np.arange(NUM_CHECKED), rng.integers(part.shape[1], size=NUM_CHECKED)] = True
+    return np.concatenate(parts, axis=1).astype(np.int8)
 
 
 def _draw_leaf(policy: BundlePolicy, leaf: Leaf, space: Any, rng: np.random.Generator) -> np.ndarray:

@@ -55,19 +55,21 @@ def _make_example(policy: Policy | MultiAgentPolicy) -> tuple[Any, Mapping[Any, 
         batches = {agent: _sample_batch(policy.policies[owner]) for agent, owner in policy.owners.items()}
         return batches, policy.act(batches)
     batch = _sample_batch(policy)
-    memory: Any = np.zeros((len(batch), policy.memory_size), np.float32)
+    mask = np.ones((2, policy.layout.mask.shape[0]), np.int8) if policy.layout.mask else None
+    memory: Any = np.zeros((2, policy.memory_size), np.float32)
     if policy.extractor and policy.graph is None:  # Only the code of its extractor could act, which is not run here.
-        samples = [policy.actions.unfold(policy.action_space.sample()) for _ in batch]
+        samples = [policy.actions.unfold(policy.action_space.sample()) for _ in range(2)]
         arrays = [np.stack(leaves) for leaves in zip(*samples, strict=True)]
     else:
-        chosen, memory = policy.predict(batch)
+        chosen, memory = policy.predict(batch, action_mask=mask)
         arrays = policy.actions.unfold(chosen)
     leaves = zip(policy.actions.parts, arrays, strict=True)
     outputs: dict[Any, Any] = {f"actions.{part.name}" if part.path else None: leaf for part, leaf in leaves}
     if policy.memory_size:
         outputs = {"actions" if name is None else name: leaf for name, leaf in outputs.items()}
-        return {"obs": batch, "state": memory}, {**outputs, "state": memory}
-    return batch, outputs
+        inputs = {"obs": batch, "state": memory} | ({"action_mask": mask} if policy.needs_mask else {})
+        return inputs, {**outputs, "state": memory}
+    return {"obs": batch, "action_mask": mask} if policy.needs_mask else batch, outputs
 
 
 def _sample_batch(policy: Policy) -> Any:

@@ -7,12 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from opened import make_assignments
 from saved import write_checkpoint
 
 from rltune.certification.finalists import EVALUATION_SEED, derive_own_seed
 from rltune.cluster.resources import Share
-from rltune.driver.open_sweep import OpenSweep
-from rltune.driver.tune.assignments import Assignments, choose_newest
+from rltune.driver.sweep import Sweep
+from rltune.driver.tune.assignments import choose_newest
 from rltune.records import CERTIFY, CheckpointRecord, TrialRecord
 from rltune.search.seeds import derive_certification_seeds, derive_trial_seeds
 from rltune.trial.assignment import Assignment
@@ -22,13 +23,13 @@ NEW = TrialRecord(3, "RUNNING", {"lr": 0.1}, seeds=(7, 8))
 
 
 @pytest.fixture
-def sweep(make_sweep: Callable[..., OpenSweep]) -> OpenSweep:
+def sweep(make_sweep: Callable[..., Sweep]) -> Sweep:
     return make_sweep("replicates=2", share=Share(2.0, 0.0, 0))
 
 
 @pytest.fixture
-def build(sweep: OpenSweep) -> Build:
-    return Assignments(sweep).build
+def build(sweep: Sweep) -> Build:
+    return make_assignments(sweep).build
 
 
 def save(folder: Path, kind: str, env_steps: int) -> CheckpointRecord:
@@ -37,7 +38,7 @@ def save(folder: Path, kind: str, env_steps: int) -> CheckpointRecord:
     return replace(saved, sequence=env_steps)  # as the ledger numbers them
 
 
-def test_a_new_trial_starts_from_nothing(build: Build, sweep: OpenSweep) -> None:
+def test_a_new_trial_starts_from_nothing(build: Build, sweep: Sweep) -> None:
     task = build(NEW)
     assert (task.number, task.params, task.seeds, task.threads) == (3, {"lr": 0.1}, (7, 8), 2)
     assert (task.latest, task.older, task.best, sweep.console.notes) == (None, None, None, [])
@@ -50,27 +51,27 @@ def test_each_attempt_has_a_folder_of_its_own(build: Build) -> None:
     assert "" not in attempts
 
 
-def test_a_trial_goes_on_from_its_newest_checkpoint(build: Build, sweep: OpenSweep) -> None:
-    best, latest = save(sweep.folder, "best", 100), save(sweep.folder, "latest", 200)
+def test_a_trial_goes_on_from_its_newest_checkpoint(build: Build, sweep: Sweep) -> None:
+    best, latest = save(sweep.plan.folder, "best", 100), save(sweep.plan.folder, "latest", 200)
     task = build(replace(NEW, checkpoint=best, latest=latest))
     assert (task.latest, task.older, task.best) == (latest.to_dict(), best.to_dict(), best.to_dict())
     assert sweep.console.notes == []
 
 
-def test_a_trial_goes_on_with_its_replay_memory(build: Build, sweep: OpenSweep) -> None:
+def test_a_trial_goes_on_with_its_replay_memory(build: Build, sweep: Sweep) -> None:
     fill = lambda folder: (folder / "replay").mkdir()  # noqa: E731
-    latest = write_checkpoint(sweep.folder, "trials/3", "latest", {"env_steps": 100, "objective": None}, fill)
-    best = save(sweep.folder, "best", 200)
+    latest = write_checkpoint(sweep.plan.folder, "trials/3", "latest", {"env_steps": 100, "objective": None}, fill)
+    best = save(sweep.plan.folder, "best", 200)
     task = build(replace(NEW, checkpoint=best, latest=latest))
     assert (task.latest, task.best, task.replay_gb) == (latest.to_dict(), best.to_dict(), 0.2)
 
 
-def test_a_damaged_checkpoint_is_named_and_passed_over(build: Build, sweep: OpenSweep) -> None:
-    best, latest = save(sweep.folder, "best", 100), save(sweep.folder, "latest", 200)
+def test_a_damaged_checkpoint_is_named_and_passed_over(build: Build, sweep: Sweep) -> None:
+    best, latest = save(sweep.plan.folder, "best", 100), save(sweep.plan.folder, "latest", 200)
     record = replace(NEW, checkpoint=best, latest=latest)
-    (sweep.folder / latest.path / "state.json").write_text("t")
+    (sweep.plan.folder / latest.path / "state.json").write_text("t")
     assert build(record).latest == best.to_dict()
-    (sweep.folder / best.path / "state.json").write_text("t")
+    (sweep.plan.folder / best.path / "state.json").write_text("t")
     task, notes = build(record), sweep.console.notes
     assert (task.latest, task.best) == (None, None)
     assert latest.path in notes[0]
@@ -102,11 +103,11 @@ def test_a_policy_of_the_certification_names_the_trial_whose_values_it_has(
     assert (build(NEW).tags["trial"], build(NEW).tags["run"]) == (3, "trial 3")
 
 
-def test_each_training_seed_plays_start_states_of_its_own(make_sweep: Callable[..., OpenSweep]) -> None:
+def test_each_training_seed_plays_start_states_of_its_own(make_sweep: Callable[..., Sweep]) -> None:
     """Two sweeps differ, and configurations are compared seed by seed on the same start states."""
     sweeps = ("cartpole-1", "cartpole-2")
     assignments = {
-        name: Assignments(make_sweep("certify.seeds=5", "certify.episodes=50", name=name)) for name in sweeps
+        name: make_assignments(make_sweep("certify.seeds=5", "certify.episodes=50", name=name)) for name in sweeps
     }
 
     def play(name: str, number: int, seed_index: int) -> range:
@@ -131,9 +132,9 @@ def test_the_newest_checkpoint_is_the_one_recorded_last(tmp_path: Path) -> None:
     assert choose_newest([]) is None
 
 
-def test_values_that_outgrow_their_share_get_a_larger_one_once(make_sweep: Callable[..., OpenSweep]) -> None:
+def test_values_that_outgrow_their_share_get_a_larger_one_once(make_sweep: Callable[..., Sweep]) -> None:
     common = Share(1.0, 0.25, 0)
-    assignments = Assignments(make_sweep(share=common))
+    assignments = make_assignments(make_sweep(share=common))
     greedy, other = TrialRecord(1, "RUNNING", {"width": 512, "lr": 0.1}), TrialRecord(2, "RUNNING", {"width": 64})
     run = TrialRecord(1, "RUNNING", {"lr": 0.1, "width": 512}, kind=CERTIFY, seed_index=0)
     read = lambda record: assignments.build(record).build["gpus"]  # noqa: E731
@@ -145,6 +146,6 @@ def test_values_that_outgrow_their_share_get_a_larger_one_once(make_sweep: Calla
 
 
 @pytest.mark.parametrize("gpus", [0.0, 1.0])
-def test_a_trial_with_a_whole_gpu_or_none_gets_no_more(gpus: float, make_sweep: Callable[..., OpenSweep]) -> None:
-    assignments = Assignments(make_sweep(share=Share(1.0, gpus, 0)))
+def test_a_trial_with_a_whole_gpu_or_none_gets_no_more(gpus: float, make_sweep: Callable[..., Sweep]) -> None:
+    assignments = make_assignments(make_sweep(share=Share(1.0, gpus, 0)))
     assert assignments.enlarge_share(NEW, gpus) is None

@@ -26,7 +26,7 @@ def test_a_full_disk_is_no_trials_fault(open_mine, monkeypatch):
         with pytest.raises(UnavailableError):
             run_trials(sweep)
         assert sweep.stopper.reason == DISK_FULL
-        assert not (sweep.folder / ".tune").exists()
+        assert not (sweep.plan.folder / ".tune").exists()
 
 
 def test_another_error_of_tunes_is_not_swallowed(open_mine, monkeypatch):

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from opened import make_proposals
 
-from rltune.driver.open_sweep import OpenSweep
-from rltune.driver.tune.proposals import SearchProposals
+from rltune.driver.sweep import Sweep
 from rltune.ledger.ledger import Ledger
 from rltune.records import ENQUEUE
 
@@ -20,12 +20,12 @@ WARM = "warm_start=[{lr:3e-4},{lr:4e-4}]"
 class Search:
     """Proposals of a sweep, and its trials, which end at once."""
 
-    def __init__(self, sweep: OpenSweep) -> None:
-        self.sweep, self.ledger, self.proposals = sweep, sweep.ledger, SearchProposals(sweep)
+    def __init__(self, sweep: Sweep) -> None:
+        self.sweep, self.ledger, self.proposals = sweep, sweep.ledger, make_proposals(sweep)
         self.propose = functools.partial(self.proposals.propose, False)
 
     def end(self, record: Any) -> None:
-        self.sweep.study.tell(self.ledger.trials.end(record.number, "FAIL", "done"))
+        self.sweep.search.study.tell(self.ledger.trials.end(record.number, "FAIL", "done"))
 
     def run(self) -> list[Any]:
         """All that is proposed, one trial after the other."""
@@ -37,7 +37,7 @@ class Search:
 
 
 @pytest.fixture
-def make_search(make_sweep: Callable[..., OpenSweep]) -> Callable[..., Search]:
+def make_search(make_sweep: Callable[..., Sweep]) -> Callable[..., Search]:
     """Begin a random search of so many trials; once more, its driver was killed and the next one goes on."""
 
     def make(trials: int = 4, *words: str, space: tuple[str, ...] = SPACE, **options: Any) -> Search:
@@ -138,7 +138,7 @@ def test_what_was_enqueued_is_next_and_pushes_back_warm_starts(make_search):
     assert [record.number for record in again] == [0, 1, 2, 3, 4], "those of the killed driver first"
     assert [record.params["lr"] for record in again[2:4]] == [2e-3, 4e-4]
     assert [record.origin for record in again] == ["enqueued", "warm_start", "enqueued", "warm_start", "baseline"]
-    study = after.sweep.study._study
+    study = after.sweep.search.study._study
     assert [trial.params["lr"] for trial in study.trials] == [record.params["lr"] for record in again]
 
 

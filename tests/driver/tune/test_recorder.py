@@ -12,16 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from opened import TuneTrial
+from opened import TuneTrial, make_assignments, make_proposals
 from saved import open_checkpoint, write_checkpoint
 
 from rltune.checkpoints.clients import STORAGE_AWAY, StoreUnavailableError
 from rltune.checkpoints.store import open_store
-from rltune.driver.open_sweep import OpenSweep
 from rltune.driver.stopper import SweepStopper
-from rltune.driver.tune.assignments import Assignments
+from rltune.driver.sweep import Sweep
 from rltune.driver.tune.attempts import Attempts
-from rltune.driver.tune.proposals import SearchProposals
 from rltune.driver.tune.recorder import Recorder
 from rltune.driver.tune.scheduler import StoppingRuleScheduler
 from rltune.ledger.disk_full import DISK_FULL
@@ -43,16 +41,19 @@ class Retries:
         self.retried.append(record.number)
         self.stage.retry(record)
 
+    def learn(self, record: TrialRecord) -> None:
+        self.stage.learn(record)
+
 
 class Trials:
     """Tune's trials of a sweep, and what Tune tells the recorder about them."""
 
-    def __init__(self, sweep: OpenSweep) -> None:
-        self.sweep, self.ledger, self.stopper, self.folder = sweep, sweep.ledger, sweep.stopper, sweep.folder
-        self.stages = {"trials": Retries(SearchProposals(sweep)), "certify": Retries(sweep.retraining)}
+    def __init__(self, sweep: Sweep) -> None:
+        self.sweep, self.ledger, self.stopper, self.folder = sweep, sweep.ledger, sweep.stopper, sweep.plan.folder
+        self.stages = {"trials": Retries(make_proposals(sweep)), "certify": Retries(sweep.retraining)}
         self.scheduler = StoppingRuleScheduler(NoStopping(BUDGET))
         attempts = Attempts(sweep.plan.failures.max_retries, sweep.plan.failures.stop_after)
-        self.recorder = Recorder(sweep, [*self.stages.values()], self.scheduler, attempts, Assignments(sweep))
+        self.recorder = Recorder(sweep, [*self.stages.values()], self.scheduler, attempts, make_assignments(sweep))
 
     @property
     def retried(self) -> list[int]:
@@ -69,7 +70,7 @@ class Trials:
 
     def read_study(self) -> list[Any]:
         """What the sampler knows."""
-        return self.sweep.study._study.trials
+        return self.sweep.search.study._study.trials
 
     def lose(self, trial: TuneTrial, said: str = "") -> None:
         """End its process; Tune writes what Ray says of it."""
@@ -107,7 +108,7 @@ class Trials:
 
 
 @pytest.fixture
-def trials(make_sweep: Callable[..., OpenSweep]) -> Trials:
+def trials(make_sweep: Callable[..., Sweep]) -> Trials:
     words = (
         "algo.env_runners.num_envs_per_env_runner=4",
         "budget.trials=64",
@@ -520,9 +521,9 @@ def test_steps_since_the_last_report_are_charged(trials, monkeypatch):
     trials.begin()
     read = iter([{"trials/0": 480, "trials/1": 7}, {"trials/0": 500}])
     monkeypatch.setattr("rltune.driver.display.read_steps", lambda *_: next(read))
-    trials.sweep.heartbeats.update()
+    trials.sweep.search.heartbeats.update()
     assert trials.ledger.trials.record(0).env_steps == 0
-    trials.sweep.heartbeats.update()
+    trials.sweep.search.heartbeats.update()
     trials.recorder.on_experiment_end([])
     assert [trials.ledger.trials.record(number).env_steps for number in (0, 1)] == [500, 0]
     assert trials.stopper.env_steps == 500

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 
 import pytest
+from opened import make_assignments
 from ray.tune.search import Searcher
 
 from rltune.cluster.resources import Machine
@@ -42,7 +43,8 @@ def make_searcher(make_sweep):
     def make(trials, early=0, late=0, slots=2):
         sweep = make_sweep(num_slots=slots)
         stages = [Proposals(sweep.ledger.trials, trials), Proposals(sweep.ledger.runs, early, late)]
-        return StageSearcher(sweep, stages, Numbers(sweep))
+        assignments, note = make_assignments(sweep, Numbers), sweep.console.note
+        return StageSearcher(stages, assignments, sweep.slots, sweep.search.inbox, sweep.stopper, note)
 
     return make
 
@@ -108,7 +110,7 @@ def test_tune_sees_to_its_trials_before_all_slots_are_filled(make_searcher):
 
 def test_nothing_is_begun_after_an_end_was_requested(make_searcher):
     searcher = make_searcher(1)
-    searcher._sweep.stopper.request("interrupted")
+    searcher._stopper.request("interrupted")
     assert searcher.suggest("t0") == Searcher.FINISHED
 
 
@@ -120,6 +122,6 @@ def test_what_is_tried_again_is_looked_for_though_all_slots_are_taken(make_searc
     """Who asks waits for it, and a trial may take hours."""
     looks = []
     searcher = make_searcher(2, slots=1)
-    monkeypatch.setattr(searcher._sweep.inbox, "reopen_failed", lambda note: looks.append(note) or [])
+    monkeypatch.setattr(searcher._inbox, "reopen_failed", lambda note: looks.append(note) or [])
     assert [searcher.suggest("t0"), searcher.suggest("t1")] == [{TRIALS: 0}, None]
     assert len(looks) == 2

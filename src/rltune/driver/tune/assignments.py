@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from rltune.certification.finalists import derive_run_seed
+from rltune.checkpoints.store import Store
 from rltune.cluster.resources import Share
+from rltune.driver.plan import Plan
 from rltune.records import CERTIFY, CheckpointRecord, TrialRecord
 from rltune.trial.assignment import Assignment
-from rltune.trial.shared_store import name_token
-
-if TYPE_CHECKING:
-    from rltune.driver.open_sweep import OpenSweep
 
 
 class Assignments:
     """Makes the config with which Tune starts a trial; it contains the worker's assignment.
 
     Args:
-        sweep: The sweep.
+        plan: The sweep's plan.
+        share: A trial's share of the machine.
+        store: Holds the checkpoints.
+        note: Shows the user a line.
+        token: The name of the driver's token in a shared storage; None without a joined cluster.
     """
 
-    def __init__(self, sweep: OpenSweep) -> None:
-        self._sweep = sweep
+    def __init__(
+        self, plan: Plan, share: Share, store: Store, note: Callable[[str], None], token: str | None = None
+    ) -> None:
+        self._plan, self._share, self._store, self._note, self._token = plan, share, store, note, token
         # Parameter values that need a larger part of a GPU. Values and not trial numbers, as certification runs repeat
         # them.
         self._large: set[str] = set()
@@ -40,8 +44,8 @@ class Assignments:
             record: A trial that ran out of its GPU's memory.
             gpus: The part of a GPU that its attempt had.
         """
-        larger = self._sweep.share.larger
-        if larger is None or gpus > self._sweep.share.gpus:
+        larger = self._share.larger
+        if larger is None or gpus > self._share.gpus:
             return None
         self._large.add(_spell_values(record))
         return larger
@@ -51,13 +55,11 @@ class Assignments:
         self._failed.add((record.kind, record.number))
 
     def _choose_share(self, record: TrialRecord) -> Share:
-        share = self._sweep.share
+        share = self._share
         return (share.larger or share) if _spell_values(record) in self._large else share
 
     def make_config(self, record: TrialRecord) -> dict[str, Any]:
         """Make the Tune config for the next attempt at a trial."""
-        if record.node:  # An earlier attempt may have saved checkpoints that the ledger does not name.
-            self._sweep.retention.drop_unnamed([record])
         return self.build(record).to_config()
 
     def build(self, record: TrialRecord) -> Assignment:
@@ -65,17 +67,16 @@ class Assignments:
 
         A run of the certification plays episodes at its end.
         """
-        sweep, plan, share = self._sweep, self._sweep.plan, self._choose_share(record)
+        plan, share = self._plan, self._choose_share(record)
         whole = self._choose_whole(record)
         latest, best = choose_newest(whole), record.checkpoint
         older = next((checkpoint for checkpoint in whole if checkpoint != latest), None)
         episodes = plan.certify.episodes if record.kind == CERTIFY else 0
-        lease = sweep.ledger.lease if plan.is_joined else None
         return Assignment(
             number=record.number,
             params=record.params,
             seeds=record.seeds,
-            sweep=str(sweep.folder),
+            sweep=str(plan.folder),
             env_steps=plan.budget.env_steps,
             reports=plan.budget.reports,
             checkpoint_every_s=plan.checkpoint.every_s,
@@ -84,13 +85,13 @@ class Assignments:
             threads=share.threads,
             engine=plan.engine,
             build={**plan.assignment_build(), "gpus": share.gpus},
-            store=sweep.store.address,
-            token=name_token(lease.id) if lease else None,
+            store=self._store.address,
+            token=self._token,
             latest=latest.to_dict() if latest else None,
             older=older.to_dict() if older else None,
             best=best.to_dict() if best and best in whole else None,
             tags={
-                "sweep": sweep.name,
+                "sweep": plan.name,
                 "env_name": plan.env_name,
                 "run": record.name,
                 # A certification run belongs to the trial whose values it trains.
@@ -98,7 +99,7 @@ class Assignments:
             },
             kind=record.kind,
             episodes=episodes,
-            evaluation_seed=derive_run_seed(sweep.name, record.seed_index or 0, episodes) if episodes else 0,
+            evaluation_seed=derive_run_seed(plan.name, record.seed_index or 0, episodes) if episodes else 0,
             attempt=secrets.token_hex(4),
             folder=os.getcwd(),
             saves_early=(record.kind, record.number) in self._failed,
@@ -107,12 +108,12 @@ class Assignments:
     def _choose_whole(self, record: TrialRecord) -> list[CheckpointRecord]:
         """Return the trial's recorded checkpoints whose files are complete, and warn the user about damaged ones."""
         recorded = [checkpoint for checkpoint in (record.latest, record.checkpoint) if checkpoint]
-        whole = [checkpoint for checkpoint in recorded if self._sweep.store.has_all_files(checkpoint)]
+        whole = [checkpoint for checkpoint in recorded if self._store.has_all_files(checkpoint)]
         if len(whole) < len(recorded):
             damaged = next(checkpoint for checkpoint in recorded if checkpoint not in whole)
             newest = choose_newest(whole)
             action = f"continues from {newest.path}" if newest else "starts anew: no other checkpoint is left"
-            self._sweep.console.note(f"{record.name}: its checkpoint {damaged.path} is damaged or gone; it {action}")
+            self._note(f"{record.name}: its checkpoint {damaged.path} is damaged or gone; it {action}")
         return whole
 
 

@@ -5,6 +5,7 @@ Runs in the driver; knows nothing of Tune.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from rltune.config.budget import STEPS_SPENT
@@ -12,7 +13,10 @@ from rltune.ledger.trial_table import TrialTable
 from rltune.records import ENQUEUED, TrialRecord
 
 if TYPE_CHECKING:
-    from rltune.driver.open_sweep import OpenSweep
+    from rltune.driver.plan import Plan
+    from rltune.driver.requests.inbox import Inbox
+    from rltune.driver.stopper import SweepStopper
+    from rltune.ledger.optuna_study import OptunaStudy
 
 
 class Stage(Protocol):
@@ -36,37 +40,54 @@ class Stage(Protocol):
     def retry(self, record: TrialRecord) -> None:
         """Propose a trial again before all others, because an attempt at it failed or a user wants to retry it."""
 
+    def learn(self, record: TrialRecord) -> None:
+        """Take a trial that has ended into account for those that are proposed later."""
+
 
 class SearchProposals:
     """Proposes the search's trials. Its state follows from the ledger, so that a resume continues it.
 
     Args:
-        sweep: The sweep.
+        plan: The sweep's plan.
+        table: The search's trials in the ledger.
+        study: Optuna's study of them.
+        inbox: Has the enqueued configurations.
+        stopper: Counts the environment steps.
+        note: Shows the user a line.
 
     Attributes:
-        table: The search's trials in the ledger.
+        table: As given.
     """
 
-    def __init__(self, sweep: OpenSweep) -> None:
-        self._sweep, self.table = sweep, sweep.ledger.trials
+    def __init__(
+        self,
+        plan: Plan,
+        table: TrialTable,
+        study: OptunaStudy,
+        inbox: Inbox,
+        stopper: SweepStopper,
+        note: Callable[[str], None],
+    ) -> None:
+        self._plan, self.table, self._study, self._inbox = plan, table, study, inbox
+        self._stopper, self._note = stopper, note
         self._waiting = [record for record in self.table.records() if record.state == "RUNNING"]
         # Each enqueued configuration has taken a trial's number, which delays the warm starts by one.
-        self._num_enqueued = sweep.inbox.count_begun()
+        self._num_enqueued = inbox.count_begun()
         self._was_spent = False
 
     def propose(self, is_search_over: bool) -> TrialRecord | None:
         """Return the next trial to run; None when the budget of trials or environment steps is used up."""
         if self._waiting:
             return self._waiting.pop(0)
-        number, plan, study = self.table.num_trials, self._sweep.plan, self._sweep.study
+        number, plan = self.table.num_trials, self._plan
         if number >= plan.budget.trials or self._has_spent_steps():
             return None
-        enqueued = self._sweep.inbox.find_enqueued()
+        enqueued = self._inbox.find_enqueued()
         if enqueued:
             given, origin = plan.encode_request(enqueued.payload), ENQUEUED
         else:
             given, origin = plan.fixed_values(number - self._num_enqueued)
-        proposal = study.propose(given, plan.sampler(number), plan.space.draw)
+        proposal = self._study.propose(given, plan.sampler(number), plan.space.draw)
         record = self.table.add(
             plan.space.decode(proposal.drawn),
             plan.seeds(number),
@@ -81,11 +102,16 @@ class SearchProposals:
 
     def retry(self, record: TrialRecord) -> None:
         """Propose a trial again before all others, because an attempt at it failed or a user wants to retry it."""
+        self._study.reopen(record)
         self._waiting.insert(0, record)
 
+    def learn(self, record: TrialRecord) -> None:
+        """Report a trial that has ended to Optuna's study."""
+        self._study.tell(record)
+
     def _has_spent_steps(self) -> bool:
-        is_spent = self._sweep.stopper.has_spent_steps()
+        is_spent = self._stopper.has_spent_steps()
         if is_spent and not self._was_spent:
-            self._sweep.console.note(f"{STEPS_SPENT}: no further trial begins")
+            self._note(f"{STEPS_SPENT}: no further trial begins")
         self._was_spent |= is_spent
         return is_spent

@@ -37,7 +37,7 @@ from rltune.trial.metrics import is_report, make_report
 from rltune.trial.recent_episodes import explain_no_episode
 
 if TYPE_CHECKING:
-    from rltune.driver.open_sweep import OpenSweep
+    from rltune.driver.sweep import Sweep
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class _Event:
 
     @property
     def is_search(self) -> bool:
-        """Whether the trial belongs to the search, whose trials use up the budgets and are shown to Optuna."""
+        """Whether the trial belongs to the search, whose trials use up the budgets."""
         return self.stage.table.kind == TRIALS
 
 
@@ -116,7 +116,7 @@ class Recorder(Callback):
 
     def __init__(
         self,
-        sweep: OpenSweep,
+        sweep: Sweep,
         stages: Sequence[Stage],
         scheduler: StoppingRuleScheduler,
         attempts: Attempts,
@@ -216,7 +216,7 @@ class Recorder(Callback):
     @_interrupt_on_error
     def on_experiment_end(self, trials: list[Any], **info: Any) -> None:
         """Record the environment steps of trials that were killed at the deadline, from their heartbeats."""
-        for trial_dir, env_steps in self.sweep.heartbeats.read().items():
+        for trial_dir, env_steps in self.sweep.search.heartbeats.read().items():
             kind, _, number = trial_dir.partition("/")
             event = _Event(self._stages[kind], int(number), {"env_steps": env_steps})
             if costs := self._charge(event):
@@ -277,8 +277,7 @@ class Recorder(Callback):
         """
         record = event.stage.table.end(event.number, state, reason, **self._charge(event), **facts)
         self.sweep.retention.drop_unnamed([record])
-        if event.is_search:
-            self.sweep.study.tell(record)
+        event.stage.learn(record)
         self._tracker.wake()
 
     def _interrupt(self, event: _Event) -> None:
@@ -309,7 +308,7 @@ class Recorder(Callback):
         is_gpu_full = result.get("cause") == Cause.OUT_OF_MEMORY
         if is_gpu_full and (share := self._assignments.enlarge_share(record, event.gpus)):
             self.sweep.console.note(f"{record.name}: {reason}; it continues with {share.gpus:g} of a GPU")
-            event.stage.retry(record)
+            self._retry(event)
             return
         may_go_on = self._attempts.end(
             event.key,
@@ -334,7 +333,13 @@ class Recorder(Callback):
             start = f"{newest.env_steps:,} steps" if newest else "its beginning"
             self.sweep.console.note(f"{record.name}: {reason}; it continues from {start}")
             self._assignments.note_failure(record)
-            event.stage.retry(record)
+            self._retry(event)
+
+    def _retry(self, event: _Event) -> None:
+        """Let a trial continue from its recorded checkpoints; the ended attempt may have saved others."""
+        record = event.record
+        self.sweep.retention.drop_unnamed([record])
+        event.stage.retry(record)
 
 
 def _read_checkpoints(result: Mapping[str, Any], before: TrialRecord) -> dict[str, CheckpointRecord]:

@@ -5,7 +5,7 @@ Runs in the driver.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ray.tune.search import Searcher
@@ -15,7 +15,9 @@ from rltune.driver.tune.proposals import Stage
 from rltune.records import TRIALS
 
 if TYPE_CHECKING:
-    from rltune.driver.open_sweep import OpenSweep
+    from rltune.cluster.slots import Slots
+    from rltune.driver.requests.inbox import Inbox
+    from rltune.driver.stopper import SweepStopper
 
 MAX_IN_A_ROW = 8  # Tune reads no reports during a series of proposals, and a thousand of them take half a minute.
 
@@ -26,14 +28,26 @@ class StageSearcher(Searcher):
     A proposal waits until a slot is free, so that it is based on all reports until then.
 
     Args:
-        sweep: The sweep.
         stages: The stages, the search's first.
         assignments: Makes the workers' assignments.
+        slots: How many trials run at once.
+        inbox: The requests to the sweep.
+        stopper: Ends the sweep early.
+        note: Shows the user a line.
     """
 
-    def __init__(self, sweep: OpenSweep, stages: Sequence[Stage], assignments: Assignments) -> None:
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        assignments: Assignments,
+        slots: Slots,
+        inbox: Inbox,
+        stopper: SweepStopper,
+        note: Callable[[str], None],
+    ) -> None:
         super().__init__(metric="score", mode="max")
-        self._sweep, self._slots, self._assignments = sweep, sweep.slots, assignments
+        self._assignments, self._slots, self._inbox, self._stopper = assignments, slots, inbox, stopper
+        self._note = note
         self._stages = {stage.table.kind: stage for stage in stages}
         self._live: dict[str, str] = {}  # The kinds of Tune's running trials by Tune's id.
         self._num_in_a_row = 0
@@ -44,7 +58,7 @@ class StageSearcher(Searcher):
         Tune asks until it gets None, and sees to its running trials only then. So this returns None after
         `MAX_IN_A_ROW` proposals, too.
         """
-        if self._sweep.stopper.is_requested():
+        if self._stopper.is_requested():
             return str(Searcher.FINISHED)
         self._reopen_failed()
         is_full = len(self._live) >= self._slots.count
@@ -61,10 +75,7 @@ class StageSearcher(Searcher):
 
     def _reopen_failed(self) -> None:
         """Reopen failed trials that users want to retry, and propose them next."""
-        reopened = self._sweep.inbox.reopen_failed(self._sweep.console.note)
-        if any(record.kind == TRIALS for record in reopened):
-            self._sweep.study.rebuild()
-        for record in reversed(reopened):
+        for record in reversed(self._inbox.reopen_failed(self._note)):
             self._stages[record.kind].retry(record)
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
