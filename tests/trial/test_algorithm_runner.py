@@ -296,6 +296,29 @@ def test_cut_episodes_count_nowhere_however_copies_step(
     first.stop(), second.stop()
 
 
+GLITCHING = ("env=gym", "env.id=glitching:Glitching-v0", "algo=ppo", "algo.normalise=[observations]")
+
+
+@pytest.mark.parametrize("engine", ["fast", pytest.param("rllib", marks=pytest.mark.ray)])
+def test_a_far_value_is_named_with_its_column_and_bounds(
+    engine: str, request_of: Callable[..., Any], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if engine == "rllib":
+        request.getfixturevalue("ray_cluster")
+    words = (*GLITCHING, "~tuned", "algo.env_runners.num_envs_per_env_runner=1")
+    build = make_plan(request_of(*words)).build
+    params = {"train_batch_size_per_learner": 200, "num_epochs": 1, "minibatch_size": 100}
+    first, second = (AlgorithmRunner(build, params, seed, engine, threads=1, scored_steps=1000) for seed in (1, 2))
+    notes = [first.train().far_value for _ in range(3)]
+    assert (notes[0], notes[1]) == ("", notes[2])
+    assert all(word in notes[1] for word in ("1e+08", "observation[1]", "-5.0", "5.0"))
+    first.save(tmp_path, {})
+    second.restore(tmp_path)
+    assert second.train().far_value == notes[1]
+    first.stop(), second.stop()
+    assert load_policy(tmp_path / "policy").observation_filter.scale.max() < 5
+
+
 JUDGED = (
     'env.wrappers=[{entry_point: "judged:Judged"}]', "algo=ppo", "env=cartpole", "~tuned",
     "objective.kind=info", "objective.key=energy", "objective.direction=min",

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
-from rltune.algorithms.arguments import META, NORMALISE, apply_params
+from rltune.algorithms.arguments import ENCODER, ENCODER_KWARGS, META, MODULE_CLASS, NORMALISE, apply_params
 from rltune.algorithms.checks import make_unknown_error
 from rltune.algorithms.rllib_env import DISCOUNT, register_for_rllib
 from rltune.config.capabilities import capabilities_of, find_capabilities
@@ -27,6 +27,8 @@ from rltune.errors import ABSENT, ConfigError
 
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+
+    from rltune.policies.extractors import ExtractorSpec
 
 
 DEFAULT_MODULE = "default_policy"
@@ -121,7 +123,7 @@ def build_config(build: Build, params: Mapping[str, Any], seed: int) -> Algorith
     Raises:
         ConfigError: A section has an argument that RLlib lacks, or a value that it refuses.
     """
-    from rltune.algorithms.connectors import make_mean_std_connector
+    from rltune.algorithms.connectors import NormaliseObservations
 
     build = build.with_params(params)
     algo = build.algo
@@ -150,16 +152,31 @@ def build_config(build: Build, params: Mapping[str, Any], seed: int) -> Algorith
     else:
         from rltune.compat.row_catalog import see_rows
 
-        see_rows(config, find_layout(build.facts.observation_space, build.env))
+        layout = find_layout(build.facts.observation_space, build.env)
+        if extractor := find_extractor(algo):
+            from rltune.algorithms.encoders import use_extractor
+
+            use_extractor(config, extractor, build.facts.observation_space, layout)
+        see_rows(config, layout)
     if config.is_offline:
         _read_recorded(config, build)
     if build.env.normalise_observations:
-        config.env_runners(env_to_module_connector=make_mean_std_connector)
+        columns = find_layout(build.facts.observation_space, build.env).vector_columns
+        config.env_runners(env_to_module_connector=NormaliseObservations(columns.start, columns.stop))
     if build.vectorize not in ("auto", "sync"):
         config.env_runners(gym_env_vectorize_mode=build.vectorize)
     _share_resources(config, build)
     config.debugging(seed=seed, log_level="ERROR")
     return config
+
+
+def find_extractor(algo: Mapping[str, Any]) -> ExtractorSpec | None:
+    """Return the extractor of the user's that an algo file names; None without one."""
+    from rltune.policies.extractors import ExtractorSpec
+
+    settings = algo.get("rl_module") or {}
+    target = settings.get(ENCODER)
+    return ExtractorSpec(str(target), dict(settings.get(ENCODER_KWARGS) or {})) if target else None
 
 
 def _share_resources(config: AlgorithmConfig, build: Build) -> None:
@@ -218,8 +235,13 @@ def make_inputs_absolute(algo: Mapping[str, Any]) -> Mapping[str, Any]:
 def _apply(config: AlgorithmConfig, section: str, arguments: dict[str, Any], name: str) -> None:
     """Pass a section of the algo file to the AlgorithmConfig method of the same name; explain unknown arguments."""
     if section == "rl_module":
-        _set_policy_init(config, arguments)
-        if isinstance(arguments.get("model_config"), Mapping):
+        for each in (ENCODER, ENCODER_KWARGS):  # `build_config` sets the encoder, when it knows the spaces.
+            arguments.pop(each, None)
+        if target := arguments.pop(MODULE_CLASS, None):
+            _set_module_class(config, target, arguments.pop("small_policy_init", False))
+        else:
+            _set_policy_init(config, arguments)
+        if not target and isinstance(arguments.get("model_config"), Mapping):
             from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
             arguments["model_config"] = DefaultModelConfig(**arguments["model_config"])
@@ -253,6 +275,23 @@ def _set_policy_init(config: AlgorithmConfig, arguments: dict[str, Any]) -> None
         from rltune.algorithms.ppo import begin_with_small_policy
 
         begin_with_small_policy(config)
+
+
+def _set_module_class(config: AlgorithmConfig, target: str, begins_small: bool) -> None:
+    """Let a config build the user's own RLModule, which stock RLlib trains.
+
+    Raises:
+        ConfigError: There is no such class, or it is no RLModule.
+    """
+    from ray.rllib.core.rl_module.rl_module import RLModule, RLModuleSpec
+
+    from rltune.algorithms.ppo import SmallPolicyCatalog
+
+    key, usage = f"algo.rl_module.{MODULE_CLASS}", "package.module:Class of a ray.rllib.core.rl_module.RLModule"
+    cls = import_entry_point(key, target, "RLModule", is_subclass(RLModule), usage, f"~{key}")
+    # A subclass of RLlib's default module builds its layers by a catalog; others leave it alone.
+    catalog = SmallPolicyCatalog if begins_small else None
+    config.rl_module(rl_module_spec=RLModuleSpec(module_class=cls, catalog_class=catalog))
 
 
 def _import_own_parts(section: str, arguments: dict[str, Any]) -> None:

@@ -38,6 +38,9 @@ def check_corners(build: Build, space: Space) -> list[AlgorithmConfig]:
     if find_capabilities(build.algo) is None:  # The others were checked before RLlib was imported.
         row = capabilities_of(import_config_class(build.algo))
         check_algorithm(build.algo, space, row, several_agents=build.env.policies is not None)
+    from rltune.algorithms.encoders import without_extractor
+    from rltune.compat.row_catalog import ENCODER
+
     networks: dict[str, AlgorithmConfig] = {}
     configs = []
     for corner in space.corners():
@@ -54,7 +57,8 @@ def check_corners(build: Build, space: Space) -> list[AlgorithmConfig]:
                 f"narrow the space: {_suggest_value(build, space, corner, str(error))}",
             )
     for config in networks.values():
-        _build_module(config, build)
+        # An extractor of the user's was checked in a process of its own. What follows it is checked here.
+        _build_module(without_extractor(config) if ENCODER in config.model_config else config, build)
     return configs
 
 

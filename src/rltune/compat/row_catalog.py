@@ -31,6 +31,9 @@ from rltune.envs.layout import FIRST, Layout, Leaf
 LAYOUT = "layout"
 """Key in RLlib's ``model_config`` for the layout of a module's observations, as JSON values."""
 
+ENCODER = "rltune_encoder"
+"""Key for the config of an encoder of the user's, in place of one that follows from the layout."""
+
 SMALL_IMAGE = 8  # The convolutions halve an image until its shorter side is not above this.
 
 
@@ -156,14 +159,24 @@ def _count_features(leaf: Leaf, filters: Sequence[Sequence[int]]) -> int:
 class RowCatalog(Catalog):
     """Mixin for catalogs of RLlib: the encoder of rows with images follows from the layout in ``model_config``.
 
+    An encoder of the user's may be given there, too. The layers of ``fcnet_hiddens`` follow it, and an LSTM if there is
+    one.
+
     `_get_encoder_config` is a private name (Ray 2.60). If RLlib renames it, then a module of images cannot be built.
     """
 
     @classmethod
     def _get_encoder_config(cls, observation_space: Any, model_config_dict: Any, action_space: Any = None) -> Any:
-        about = model_config_dict.get(LAYOUT)
+        about, encoder = model_config_dict.get(LAYOUT), model_config_dict.get(ENCODER)
         make = super()._get_encoder_config
-        if about is None or model_config_dict["use_lstm"]:  # RLlib asks for what comes before an LSTM by another call.
+        if model_config_dict["use_lstm"]:  # RLlib asks for what comes before an LSTM by another call.
+            return make(observation_space, model_config_dict, action_space)
+        if encoder is not None and not model_config_dict["fcnet_hiddens"]:
+            return encoder
+        if encoder is not None:
+            features, settings = Box(-1, 1, (encoder.num_features,)), {**model_config_dict, ENCODER: None}
+            return encoder.followed_by(make(features, settings, action_space))
+        if about is None:
             return make(observation_space, model_config_dict, action_space)
         layout, given = Layout.from_dict(about), model_config_dict.get("conv_filters")
         filters = [given or derive_filters(leaf) for leaf in layout.images]
@@ -209,6 +222,12 @@ def find_catalog(config_class: type) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
+def give_catalog(config: Any) -> None:
+    """Let an algorithm build its networks by `find_catalog`, unless it has a spec with another catalog of ours."""
+    if config._rl_module_spec is None and (catalog := find_catalog(type(config))):
+        config.rl_module(rl_module_spec=RLModuleSpec(catalog_class=catalog))
+
+
 def see_rows(config: Any, layout: Layout) -> None:
     """Let an algorithm's networks see images where the layout says; vectors have RLlib's own networks.
 
@@ -219,8 +238,7 @@ def see_rows(config: Any, layout: Layout) -> None:
     if not (layout.images or layout.mask):
         return
     config.rl_module(model_config={**config.model_config, LAYOUT: layout.to_dict()})
-    if config._rl_module_spec is None and (catalog := find_catalog(type(config))):
-        config.rl_module(rl_module_spec=RLModuleSpec(catalog_class=catalog))
+    give_catalog(config)
     if layout.mask:
         from rltune.compat.masked_modules import find_masked_class
 

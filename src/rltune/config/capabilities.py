@@ -66,7 +66,9 @@ SECTIONS: Mapping[str, tuple[str, ...] | None] = {
     "reporting": _split(
         "min_time_s_per_iteration min_train_timesteps_per_iteration min_sample_timesteps_per_iteration log_gradients"
     ),
-    "rl_module": _split("model_config small_policy_init algorithm_config_overrides_per_module"),
+    "rl_module": _split(
+        "model_config small_policy_init encoder encoder_kwargs module_class algorithm_config_overrides_per_module"
+    ),
     "training": None,
 }
 """The sections of an algo file, which are methods of AlgorithmConfig, with the arguments that act on a sweep.
@@ -294,6 +296,7 @@ class Capabilities:
         has_parts: Whether it has a head for each part of an action. Others have one for all combinations of choices, or
             one for all numbers.
         lstm: Whether its networks may have one (Ray 2.60).
+        own_encoders: Whether its networks may see observations by an extractor of the user's.
         several_agents: Whether it trains the policies of several agents.
         data: What an update learns from: ``rollouts`` of the current policy, a ``replay`` memory, or a dataset's
             ``recorded_steps`` or ``recorded_episodes``, whose advantages need the steps that follow.
@@ -310,6 +313,7 @@ class Capabilities:
     actions: Literal["discrete", "continuous", "both"] = "both"
     has_parts: bool = False
     lstm: bool = True
+    own_encoders: bool = False
     several_agents: bool = False
     data: Literal["rollouts", "replay", "recorded_steps", "recorded_episodes"] = "rollouts"
     replay_ratio: str | None = None
@@ -379,6 +383,7 @@ TABLE: dict[str, Capabilities] = {
         "ppo",
         has_parts=True,
         engine="rltune.engine.on_policy.ppo:FastPPO",
+        own_encoders=True,
         several_agents=True,
         network=_PPO_NETWORK,
         statistics=(*_V_TRACE, *_KL, "vf_explained_var"),
@@ -388,6 +393,7 @@ TABLE: dict[str, Capabilities] = {
         "a2c",
         has_parts=True,
         engine="rltune.engine.on_policy.a2c:FastA2C",
+        own_encoders=True,
         several_agents=True,
         network=_PPO_NETWORK,
         statistics=(*_V_TRACE, *_KL, "vf_explained_var"),
@@ -412,6 +418,7 @@ TABLE: dict[str, Capabilities] = {
     f"{_RLLIB}.dqn.dqn:DQNConfig": Capabilities(
         "dqn",
         engine="rltune.engine.off_policy.dqn:FastDQN",
+        own_encoders=True,
         actions="discrete",
         data="replay",
         replay_ratio="training_intensity",

@@ -22,7 +22,7 @@ from rltune.algorithms.arguments import (
     widest_layer,
 )
 from rltune.algorithms.build import Build, make_inputs_absolute
-from rltune.algorithms.checks import check_algorithm
+from rltune.algorithms.checks import check_algorithm, list_encoders
 from rltune.algorithms.normalising import find_obstacles, list_notes, remove_from_space, remove_from_values
 from rltune.algorithms.preflight import check_corners, check_mask, check_spaces
 from rltune.checkpoints.clients import make_address
@@ -296,6 +296,7 @@ def make_plan(config: RunConfig, begun: Path | None = None, meanwhile: Callable[
     build_stopping_rule(config.scheduler.kind, config.scheduler.args, config.budget.env_steps)
     _check_places(config)
     spec, facts, obstacles = _check_env(config, space, row, meanwhile)
+    encoder_notes = _check_encoders(config, space, spec, facts)
     env_notes = list_notes(obstacles, [config.algo, *space.corners()])
     given_settings, config = config, _leave_out(config, obstacles)
     space = build_search_space(config.algo, config.space)
@@ -319,6 +320,7 @@ def make_plan(config: RunConfig, begun: Path | None = None, meanwhile: Callable[
     optional_notes = (
         *env_notes,
         *facts.notes,
+        *encoder_notes,
         _describe_few_steps(config),
         _describe_late_episodes(config, facts, row),
         *portfolio_notes,
@@ -443,10 +445,26 @@ def _check_env(
     facts = examine_env(spec, config.failures.stall_s, meanwhile)
     if facts.time_limit:  # It ends its episodes by itself, so that its digest must not depend on the setting.
         spec = replace(spec, evaluation_steps=None)
+    if facts.mask:
+        spec = replace(spec, action_mask=facts.mask.to_dict())
     spaces = facts.find_policy_spaces()
     check_spaces(config.algo, spec, spaces, row, space)
     check_mask(config.algo, config.env.id, facts.mask, facts.action_space, row)
     return spec, facts, find_obstacles(config.algo, spec, vectorize, spaces)
+
+
+def _check_encoders(config: RunConfig, space: Space, spec: EnvSpec, facts: EnvFacts) -> list[str]:
+    """Check the encoders of the user's in a process of its own, and return notes on what ONNX cannot express."""
+    encoders = list_encoders(config.algo, space)
+    if not encoders:
+        return []
+    from rltune.envs.masks import OFF  # Imported here, because Gymnasium and torch load slowly.
+    from rltune.envs.observations import find_layout
+    from rltune.policies.extractors import ExtractorSpec, examine_extractors
+
+    masked = replace(spec, action_mask=facts.mask.to_dict() if facts.mask else OFF)
+    layout, specs = find_layout(facts.observation_space, masked), [ExtractorSpec(*encoder) for encoder in encoders]
+    return examine_extractors(specs, facts.observation_space, layout, config.failures.stall_s)
 
 
 def _leave_out(config: RunConfig, obstacles: Collection[str]) -> RunConfig:

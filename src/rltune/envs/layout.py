@@ -119,8 +119,7 @@ class Layout:
         self.num_vector = sum(leaf.size for leaf in leaves if leaf.kind == VECTOR)
         self.images = tuple(leaf for leaf in self.leaves if leaf.kind == IMAGE)
         self.mask = next((leaf for leaf in self.leaves if leaf.kind == MASK), None)
-        # The bytes before the numbers, so that these begin at a whole word.
-        self.numbers_begin = -(-self.num_bytes // WORD) * WORD if self.num_numbers else self.num_bytes
+        self.numbers_begin = find_numbers(self.num_bytes) if self.num_numbers else self.num_bytes
         self.dtype = np.dtype(np.uint8 if self.num_bytes else np.float32)
         self.width = self.numbers_begin + WORD * self.num_numbers if self.num_bytes else self.num_numbers
 
@@ -279,7 +278,7 @@ class Layout:
 
     def read_named(self, leaves: Mapping[str, Any]) -> Any:
         """Return the observation, or the batch, that has these leaves by their names; None if others are named."""
-        names = {leaf.name: leaf.path for leaf in self.leaves}
+        names = {leaf.name: leaf.path for leaf in self.leaves if leaf.path or leaf.kind != MASK}
         return nest({path: leaves[name] for name, path in names.items()}) if set(names) == set(leaves) else None
 
     def stack(self, observations: Sequence[Any]) -> Any:
@@ -297,6 +296,11 @@ class Layout:
         return nest(leaves)
 
 
+def find_numbers(num_bytes: int) -> int:
+    """Return where the numbers begin in a row of bytes: at the next whole word."""
+    return -(-num_bytes // WORD) * WORD
+
+
 def _find(leaf: Leaf, observation: Any) -> Any:
     """Return the part of an observation that is a leaf.
 
@@ -305,7 +309,7 @@ def _find(leaf: Leaf, observation: Any) -> Any:
     """
     part = observation
     if leaf.kind == MASK and not leaf.path:
-        raise ValueError("an observation comes with a mask of the legal actions: action_mask is missing")
+        raise ValueError("there is no action_mask, and a policy that was trained with one does not act without it")
     for key in leaf.path:
         try:
             part = part[key]
@@ -371,8 +375,10 @@ def join_flags(flags: Any, sizes: Sequence[int]) -> Any:
 
 def _read_mask(leaf: Leaf, mask: Any) -> Any:
     """Return the flags of one observation [flags], or of a batch [n, flags]."""
-    flat = read_flags(mask)
-    return flat if flat.size == leaf.shape[0] else read_flags(mask, -1)
+    flags, count = read_flags(mask, -1), leaf.shape[0]
+    if flags.shape[-1:] == (count,) and flags.ndim <= 2:
+        return flags
+    return flags.reshape(-1) if flags.size == count else flags.reshape(len(flags), -1)
 
 
 def _write(leaf: Leaf, rows: Any, target: Any) -> None:

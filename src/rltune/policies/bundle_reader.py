@@ -7,6 +7,7 @@ that reading one runs no code of its author's. Only the heads' ``describe``, whi
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import math
@@ -22,7 +23,7 @@ from torch import nn
 
 if __package__ == "rltune.policies":
     from rltune.envs.actions import ActionParts
-    from rltune.envs.layout import Layout, make_space, read_bound
+    from rltune.envs.layout import ILLEGAL, Layout, make_space, read_bound
 else:  # In a model the other files lie beside this one, and are not registered in ``sys.modules``, as this one is not.
 
     def _load_beside(name: str) -> Any:
@@ -35,11 +36,15 @@ else:  # In a model the other files lie beside this one, and are not registered 
 
     ActionParts = _load_beside("actions.py").ActionParts  # type: ignore[misc]
     _layout = _load_beside("layout.py")
-    Layout, make_space, read_bound = _layout.Layout, _layout.make_space, _layout.read_bound  # type: ignore[misc]
+    ILLEGAL, Layout, make_space, read_bound = (  # type: ignore[misc]
+        getattr(_layout, name) for name in ("ILLEGAL", "Layout", "make_space", "read_bound")
+    )
 
 FORMAT = 1  # The current version of the bundle's format; all versions from 1 on can be read.
 # The folder with one bundle per policy of a multi-agent checkpoint; a policy.json about all of them lies beside it.
 POLICIES = "policies"
+GRAPH_FILE = "network.onnx"
+"""The file of a bundle with its network as a graph, where a part of the network is code of somebody's."""
 # The constructor arguments that are saved for each type of torch layer. To support another layer type, add it here.
 LAYERS: dict[str, tuple[str, ...]] = {
     "Linear": ("in_features", "out_features"),
@@ -206,8 +211,12 @@ class QHead(CategoricalHead):
 
     def sample(self, out: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Act epsilon-greedily on the Q values, with the last epsilon of the training."""
-        explore = rng.random(len(out)) < self.settings.get("epsilon", 0.0)
-        return np.where(explore, rng.integers(out.shape[-1], size=len(out)), out.argmax(-1))
+        explore, is_legal = rng.random(len(out)) < self.settings.get("epsilon", 0.0), out != ILLEGAL
+        if is_legal.all():
+            drawn = rng.integers(out.shape[-1], size=len(out))
+        else:  # The number of a legal action becomes that of an action.
+            drawn = (is_legal.cumsum(-1) > rng.integers(is_legal.sum(-1))[:, None]).argmax(-1)
+        return np.where(explore, drawn, out.argmax(-1))
 
 
 class GaussianHead(Head):
@@ -391,6 +400,18 @@ HEADS: dict[str, type[Head]] = {
 }
 
 
+def make_head(settings: dict[str, Any]) -> Head:
+    """Make the head that ``policy.json`` describes.
+
+    Raises:
+        ValueError: This reader does not know it.
+    """
+    kind = settings["kind"]
+    if kind not in HEADS:
+        raise ValueError(f"unknown head {kind}: this bundle needs a newer rltune")
+    return HEADS[kind](settings)
+
+
 class Network(nn.Module):
     """A policy's inference network: maps the views of rows (batch, columns) to its `Head`'s outputs.
 
@@ -399,23 +420,22 @@ class Network(nn.Module):
     Attributes:
         head: What the output means.
         memory_size: Numbers that an episode's memory takes: the LSTM's output and its cell; 0 without memory.
+        extractor: Code of somebody's that makes features of observations; None without.
     """
 
-    def __init__(self, spec: dict[str, Any], weights: dict[str, np.ndarray]) -> None:
+    def __init__(
+        self, spec: dict[str, Any], weights: dict[str, np.ndarray], extractor: nn.Module | None = None
+    ) -> None:
         super().__init__()
         self.layout = Layout.from_dict(spec["layout"])
-        kind = spec["head"]["kind"]
-        if kind not in HEADS:
-            raise ValueError(f"unknown head {kind}: this bundle needs a newer rltune")
-        self.head = HEADS[kind](spec["head"])
+        self.head, self.extractor = make_head(spec["head"]), extractor
         self.parts = nn.ModuleDict({name: _build_layers(layers) for name, layers in spec["layers"].items()})
         if "log_std" in weights:
             self.log_std = nn.Parameter(torch.empty(weights["log_std"].shape))
         state = {key: torch.from_numpy(weights[key.removeprefix("parts.")]) for key in self.state_dict()}
         self.load_state_dict(state, assign=True)
         self.requires_grad_(False).eval()
-        cell: Any = self.parts["memory"][0] if "memory" in self.parts else None  # type: ignore[index]
-        self.memory_size: int = 2 * cell.hidden_size if cell else 0
+        self.memory_size = _count_memory(spec)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """Compute the outputs for observations at the start of an episode, where the LSTM's state is zero."""
@@ -423,21 +443,73 @@ class Network(nn.Module):
 
     def step(self, rows: torch.Tensor, memory: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute the outputs and the next LSTM state from observations and state (batch, memory_size)."""
-        hidden = self.parts["encoder"](self.read_images(rows))
+        hidden = self.parts["encoder"](self.extractor(rows) if self.extractor else self.read_images(rows))
         if self.memory_size:
             hidden, cell = self.parts["memory"][0](hidden, memory.chunk(2, dim=-1))  # type: ignore[index]
             memory = torch.cat((hidden, cell), dim=-1)
-        return self.head.compute_output(self, hidden), memory
+        return self._mask(rows, self.head.compute_output(self, hidden)), memory
+
+    def _mask(self, rows: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """Return the outputs with `ILLEGAL` for illegal actions; those of numbers follow those of choices."""
+        if (leaf := self.layout.mask) is None:
+            return out
+        legal = torch.where(rows[:, self.layout.columns(leaf)] != 0, out[:, : leaf.size], ILLEGAL)
+        return torch.cat([legal, out[:, leaf.size :]], dim=1)
 
     def read_images(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return what the images' own layers make of them, and all other columns; rows without an image as they are."""
+        """Return what the images' own layers make of them, and all other columns; no network sees a mask."""
         if not self.layout.images:
-            return rows
+            return rows if self.layout.mask is None else rows[:, : -self.layout.mask.size]
         seen = []
         for index, leaf in enumerate(self.layout.images):
             image = rows[:, self.layout.columns(leaf)]
             seen.append(self.parts[f"image{index}"](image / leaf.scale if leaf.scale != 1 else image))
         return torch.cat([*seen, *(rows[:, columns] for columns in self.layout.other_columns)], dim=1)
+
+
+def _count_memory(spec: dict[str, Any]) -> int:
+    """Count the numbers that an episode's memory takes."""
+    return sum(2 * int(cell["hidden_size"]) for cell in spec["layers"].get("memory", ()))
+
+
+class GraphNetwork(nn.Module):
+    """A policy's network as an ONNX graph, for want of the code of which a part of it consists.
+
+    Attributes:
+        head: As in `Network`.
+        memory_size: As in `Network`.
+    """
+
+    def __init__(self, spec: dict[str, Any], graph: bytes) -> None:
+        super().__init__()
+        self.head, self._session, self.memory_size = make_head(spec["head"]), open_graph(graph), _count_memory(spec)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Compute the outputs for observations at the start of an episode, where the LSTM's state is zero."""
+        return self.step(rows, rows.new_zeros(rows.shape[0], self.memory_size))[0]
+
+    def step(self, rows: torch.Tensor, memory: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Compute the outputs and the next LSTM state as `Network.step` does."""
+        inputs = {"rows": rows.numpy()} | ({"memory": memory.numpy()} if self.memory_size else {})
+        out, *after = map(torch.from_numpy, self._session.run(None, inputs))
+        return out, after[0] if after else memory
+
+
+def open_graph(content: bytes) -> Any:
+    """Open an ONNX graph on the CPU; from bytes, so that it cannot name other files that hold its weights.
+
+    Raises:
+        ValueError: It cannot be opened, or onnxruntime is not installed.
+    """
+    try:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        # Threads that spin while they wait would take the cores of those that step environments.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's errors derive from Exception alone.
+        raise ValueError(f"an ONNX graph cannot be opened: {error}") from error
 
 
 def _build_layers(layers: list[dict[str, Any]]) -> nn.Sequential:
@@ -486,23 +558,26 @@ class BundlePolicy:
         actions: Turns the network's choices into actions of the environment.
         acting: How it acts unless its caller says so, and what that follows from (``choose_acting`` of ``acting`` made
             it). None if it acts deterministically.
-        is_trusted: Tells whether the modules that its environment names may be imported.
+        extractor: The class and the arguments of the code that makes features of observations, ``class`` and
+            ``kwargs``; None if there are layers alone. Such a network is made when it is first used.
+        graph: The network as ONNX, which runs nobody's code; registered policies with an extractor have one.
+        is_trusted: Tells whether the modules that its environment and its extractor name may be imported.
     """
 
     is_trusted: Callable[[], bool] = staticmethod(lambda: False)
 
-    def __init__(self, spec: dict[str, Any], weights: dict[str, np.ndarray]) -> None:
+    def __init__(self, spec: dict[str, Any], weights: dict[str, np.ndarray], graph: bytes | None = None) -> None:
         self.info: dict[str, Any] = spec["info"]
         self.acting: dict[str, Any] | None = spec.get("acting")
-        self.network = Network(spec, weights)
+        self.extractor: dict[str, Any] | None = spec.get("extractor")
+        self.graph, self._spec, self._weights = graph, spec, weights
+        head = make_head(spec["head"]) if self.extractor else self.network.head
         self.spaces: dict[str, dict[str, Any]] = {k: spec[f"{k}_space"] for k in ("observation", "action")}
-        self.head: str = self.network.head.kind
-        self.layout = self.network.layout
+        self.head: str = head.kind
+        self.layout = Layout.from_dict(spec["layout"])
         self.observation_filter = _read_filter(spec.get("observation_filter"), weights)
         # A head of one choice chooses among all combinations, of which an action may have only one.
-        self.actions = ActionParts(
-            self.spaces["action"], joint=self.network.head.is_discrete, clips=spec["actions"] != "normalize"
-        )
+        self.actions = ActionParts(self.spaces["action"], joint=head.is_discrete, clips=spec["actions"] != "normalize")
         self._memory: np.ndarray | None = None
 
     @classmethod
@@ -521,8 +596,9 @@ class BundlePolicy:
             for key in ("observation", "action"):
                 _check_size(spec[f"{key}_space"])
             _check_arrays(root / "weights.npz")
+            graph = root / GRAPH_FILE
             with np.load(root / "weights.npz", allow_pickle=False) as arrays:
-                return cls(spec, dict(arrays))
+                return cls(spec, dict(arrays), graph.read_bytes() if graph.is_file() else None)
         except (ValueError, OSError):
             raise
         except Exception as error:  # Whatever its author wrote into it.
@@ -538,6 +614,23 @@ class BundlePolicy:
         way = "" if self.deterministic else ", sampled"
         return f"<Policy {self.info.get('algo', '?')} for {env}{origin}: {sees} -> {does}{way}>"
 
+    @functools.cached_property
+    def network(self) -> Network | GraphNetwork:
+        """The network, a `Network` or a `GraphNetwork`."""
+        return self.make_network() if self.extractor else Network(self._spec, self._weights)
+
+    def make_network(self, extractor: nn.Module | None = None) -> Network | GraphNetwork:
+        """Make the network of a policy with an extractor: as a graph, or with an extractor that the caller has made.
+
+        Raises:
+            ValueError: The policy has no graph.
+        """
+        if extractor is not None:
+            return Network(self._spec, self._weights, extractor)
+        if self.graph is None:
+            raise ValueError(f"the network needs {(self.extractor or {}).get('class')}, and has no ONNX graph")
+        return GraphNetwork(self._spec, self.graph)
+
     @property
     def deterministic(self) -> bool:
         """Whether it acts deterministically unless its caller says otherwise; else it samples its actions."""
@@ -546,7 +639,7 @@ class BundlePolicy:
     @property
     def has_distribution(self) -> bool:
         """Whether its actions can be sampled from the distribution that training sampled from."""
-        return self.network.head.is_distribution
+        return HEADS[self.head].is_distribution
 
     @property
     def observation_space(self) -> Any:
@@ -561,13 +654,13 @@ class BundlePolicy:
     @property
     def memory_size(self) -> int:
         """The size of a recurrent policy's hidden state for one episode; 0 for a policy without memory."""
-        return self.network.memory_size
+        return _count_memory(self._spec)
 
     def reset(self) -> None:
         """Clear the hidden state of a recurrent policy before a new episode; other policies do not need this."""
         self._memory = None
 
-    def act(self, obs: Any, deterministic: bool | None = None, rng: Rng = None) -> Any:
+    def act(self, obs: Any, deterministic: bool | None = None, rng: Rng = None, action_mask: Any = None) -> Any:
         """Choose the action for one observation, or the actions for a batch of observations.
 
         A recurrent policy continues the episodes of the call before, one for each observation, until ``reset``.
@@ -581,15 +674,17 @@ class BundlePolicy:
                 policy's own ``deterministic`` says.
             rng: Draws sampled actions: a generator, one generator for each observation of a batch, or a seed for this
                 call alone. None: a new generator in each call.
+            action_mask: Which actions are legal, as the environment says it beside the observation; a batch has one
+                more axis in front. Needed by policies that were trained with it.
 
         Returns:
             What ``env.step`` takes, a NumPy scalar or an array, or a dict or tuple of parts; with a batch axis in front
             of each part where ``obs`` has one.
 
         Raises:
-            ValueError: ``obs`` fits neither one observation nor a batch.
+            ValueError: ``obs`` fits neither one observation nor a batch, or ``action_mask`` is missing.
         """
-        actions, self._memory = self.predict(obs, self._memory, deterministic=deterministic, rng=rng)
+        actions, self._memory = self.predict(obs, self._memory, None, deterministic, rng, action_mask)
         # The index [()] turns a zero-dimensional array into a NumPy scalar, as which a Discrete action is passed.
         return actions[()] if self.spaces["action"]["type"] == "Discrete" else actions
 
@@ -600,6 +695,7 @@ class BundlePolicy:
         episode_start: Any = None,
         deterministic: bool | None = None,
         rng: Rng = None,
+        action_mask: Any = None,
     ) -> tuple[Any, Any]:
         """Choose actions with the signature of Stable-Baselines3's ``predict``, for evaluation code written for it.
 
@@ -610,11 +706,12 @@ class BundlePolicy:
             episode_start: Which episodes begin with their observation: their memory is not used.
             deterministic: As for ``act``. Stable-Baselines3's own default is False; its evaluation passes True.
             rng: As for ``act``.
+            action_mask: As for ``act``.
 
         Returns:
             The actions, and the state for the next call.
         """
-        rows, memory, single = self.prepare_inputs(obs, state)
+        rows, memory, single = self.prepare_inputs(obs, state, action_mask)
         if episode_start is not None and self.memory_size:
             memory = np.where(np.asarray(episode_start, dtype=bool).reshape(-1, 1), np.float32(0), memory)
         with torch.inference_mode():
@@ -629,7 +726,7 @@ class BundlePolicy:
             actions = np.asarray(actions[0]) if single else actions
         return actions, after.numpy() if self.memory_size else state
 
-    def prepare_inputs(self, obs: Any, state: Any) -> tuple[np.ndarray, np.ndarray, bool]:
+    def prepare_inputs(self, obs: Any, state: Any, action_mask: Any = None) -> tuple[np.ndarray, np.ndarray, bool]:
         """Encode observations and the hidden state as inputs of the network. Subclasses may override it.
 
         Returns:
@@ -640,9 +737,9 @@ class BundlePolicy:
             ValueError: ``obs`` fits neither one observation nor a batch, or holds what is no observation: text, NaN, an
                 infinite number, or one that a discrete space does not have. A Box's bounds are not checked, because
                 environments leave them; see ``check_range``. Or ``state`` is the memory of another number of episodes
-                or of another policy, or not finite.
+                or of another policy, or not finite. Or the policy needs a mask, or has none, or nothing is legal.
         """
-        rows, single = self._encode_observations(obs)
+        rows, single = self._encode_observations(obs, action_mask)
         return rows, self._read_memory(state, len(rows)), single
 
     def _read_memory(self, state: Any, num_episodes: int) -> np.ndarray:
@@ -655,8 +752,10 @@ class BundlePolicy:
         _check_finite(memory, "a memory")
         return memory
 
-    def _encode_observations(self, obs: Any) -> tuple[np.ndarray, bool]:
-        encoded, single = self.layout.encode_batch(obs)
+    def _encode_observations(self, obs: Any, action_mask: Any) -> tuple[np.ndarray, bool]:
+        if action_mask is not None and self.layout.mask is None:
+            raise ValueError("this policy was trained without an action mask")
+        encoded, single = self.layout.encode_batch(obs, action_mask)
         rows: np.ndarray = self.layout.view(encoded)
         if self.observation_filter is not None:
             # The observation normalisation clips, and so would hide infinite numbers.
@@ -664,7 +763,17 @@ class BundlePolicy:
             rows = self._filter(rows, self.observation_filter)
         rows = np.ascontiguousarray(rows, dtype=np.float32)
         _check_finite(rows, "an observation")
+        if self.layout.mask is not None:
+            begins = np.cumsum([0, *self.actions.sizes[:-1]])
+            flags = rows[:, self.layout.columns(self.layout.mask)]
+            if not np.maximum.reduceat(flags, begins, axis=1).all():
+                raise ValueError("no action is legal by the action mask")
         return rows, single
+
+    @property
+    def needs_mask(self) -> bool:
+        """Whether it acts only with an ``action_mask`` beside the observation."""
+        return self.layout.mask is not None and not self.layout.mask.path
 
     def _filter(self, rows: np.ndarray, normalise: ObservationFilter) -> np.ndarray:
         """Normalise the columns of vectors; others stay as they are."""

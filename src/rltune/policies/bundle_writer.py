@@ -184,13 +184,18 @@ def _describe_network(module: Any, layout: Layout) -> tuple[dict[str, Any], dict
         raise ValueError(f"a bundle cannot express the module {type(module).__name__}: known are those of {algos}")
     encoder = _select_actors_encoder(read_part(module, network.encoder))
     parts = {"encoder": encoder, "head": read_part(module, network.head)}
+    extractor, weights = None, dict[str, np.ndarray]()
     head = _describe_head(network.kind, module, parts["head"])
     if head.get("dueling"):
         parts["value"] = getattr(module, network.value)
     layers: dict[str, Any] = {}
-    weights: dict[str, np.ndarray] = {}
     if type(encoder).__name__ == "TorchLSTMEncoder":
         parts |= {"encoder": encoder.tokenizer, "memory": encoder.lstm}
+    if type(own := parts["encoder"]).__name__ == "ExtractorEncoder":
+        extractor = own.spec.to_dict()
+        parts["encoder"] = own.perceptron or nn.Sequential()
+        state = own.extractor.state_dict(prefix="extractor.")
+        weights |= {name: value.detach().cpu().numpy().copy() for name, value in state.items()}
     if type(parts["encoder"]).__name__ == "RowEncoder":
         parts |= {f"image{index}": net for index, net in enumerate(parts["encoder"].images)}
         parts["encoder"] = parts["encoder"].perceptron
@@ -202,7 +207,7 @@ def _describe_network(module: Any, layout: Layout) -> tuple[dict[str, Any], dict
     log_std = getattr(parts["head"], "log_std", None)
     if log_std is not None:
         weights["log_std"] = log_std.detach().cpu().numpy().copy()
-    return {"layers": layers, "head": head}, weights
+    return {"layers": layers, "head": head, **({"extractor": extractor} if extractor else {})}, weights
 
 
 def _lay_out(leaf: Leaf) -> list[Any]:

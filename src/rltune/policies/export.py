@@ -24,11 +24,12 @@ import torch
 from torch import nn
 
 from rltune.config.capabilities import list_algos
-from rltune.envs.layout import ONE_HOT, VECTOR, WHOLE, Leaf, nest
+from rltune.envs.layout import MASK, ONE_HOT, VECTOR, WHOLE, Leaf, nest
 from rltune.envs.observations import list_leaves
 from rltune.errors import PolicyError, choices, describe_exception
-from rltune.policies.bundle_reader import BundlePolicy
+from rltune.policies.bundle_reader import BundlePolicy, GraphNetwork
 from rltune.policies.policy import MultiAgentPolicy, load_policy, require_single_agent
+from rltune.policies.uri import TRUST
 
 # The Python packages that each export format needs.
 FORMATS = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "torch": ()}
@@ -92,7 +93,9 @@ class Graph(nn.Module):
         parts = {}
         for leaf, values in zip(self.layout.leaves, leaves, strict=True):
             flat = values.reshape(values.shape[0], -1)
-            if leaf.sizes:
+            if leaf.kind == MASK:
+                flat = _join_flags(flat != 0, leaf.sizes)
+            elif leaf.sizes:
                 index = flat.to(torch.int64) - torch.tensor(leaf.starts)
                 flags = [nn.functional.one_hot(index[:, i], size) for i, size in enumerate(leaf.sizes)]
                 flat = torch.cat(flags, dim=1)
@@ -109,6 +112,14 @@ class Graph(nn.Module):
         normalise = self.filter._replace(mean=self.filter.mean[columns], scale=self.filter.scale[columns])
         normalised: torch.Tensor = normalise.apply(flat)
         return normalised
+
+
+def _join_flags(flags: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+    """Do what `rltune.envs.layout.join_flags` does, with tensors; without sizes return the flags as they are."""
+    first, *others = torch.split(flags, list(sizes), dim=1) if sizes else [flags]
+    for part in others:
+        first = (first.unsqueeze(2) & part.unsqueeze(1)).flatten(1)
+    return first
 
 
 def _to_tensors(values: Any) -> Any:
@@ -141,6 +152,14 @@ def export_policy(
     else:
         name = str(policy.info.get("algo", "policy"))
     policy = require_single_agent(policy, "an export")
+    if isinstance(policy.network, GraphNetwork):
+        raise PolicyError(
+            f"acts by a graph of its network here, because {(policy.extractor or {}).get('class')} is somebody's code",
+            "the class of its encoder, which is imported if you trust its author",
+            f"{TRUST}; rltune.load_policy(uri, trust=True)",
+            key="policy",
+            value=name,
+        )
     path = Path(out).expanduser().absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
     observations = _draw_observations(policy)
@@ -179,8 +198,7 @@ def export_policy(
 def _check_format(format: str) -> None:
     if format not in FORMATS:
         raise PolicyError("is unknown", choices(format, FORMATS), "format=onnx", key="format", value=format)
-    missing = [name for name in FORMATS[format] if importlib.util.find_spec(name) is None]
-    if missing:
+    if missing := find_missing_packages(format):
         raise PolicyError(
             f"needs {', '.join(missing)}, which is not installed",
             "the extra 'export', or format=torch",
@@ -190,8 +208,37 @@ def _check_format(format: str) -> None:
         )
 
 
+def find_missing_packages(format: str) -> list[str]:
+    """Return the Python packages that an export format needs and that are not installed."""
+    return [name for name in FORMATS[format] if importlib.util.find_spec(name) is None]
+
+
+def write_onnx(graph: nn.Module, inputs: Mapping[str, torch.Tensor], outputs: Sequence[str], path: Path) -> None:
+    """Write a torch graph as ONNX, for any number of rows.
+
+    Args:
+        graph: In evaluation mode.
+        inputs: Two rows of each input, by its name: the exporter would take a single one for a fixed number.
+        outputs: The names of the outputs.
+        path: The file.
+    """
+    with _silence_exporters():
+        shapes = tuple({0: torch.export.Dim("batch")} for _ in inputs)
+        program = torch.export.export(graph, tuple(inputs.values()), dynamic_shapes=shapes)
+        exported: Any = torch.onnx.export(
+            program, dynamo=True, verbose=False, input_names=list(inputs), output_names=list(outputs)
+        )
+        for node in exported.model.graph.all_nodes():  # Each has a stack trace, with the paths of this machine.
+            node.metadata_props.clear()
+        exported.save(str(path), external_data=False)
+
+
+BESIDE = ("", "action_mask")
+"""Stands for the path of a mask that is not in the observation."""
+
 Leaves = Mapping[tuple[Any, ...], np.ndarray]
 """The leaves of observations by their paths, each with the axis of the batch in front."""
+
 
 # The type of a function that maps (observations, state) to (actions, next state, the distribution's parameters).
 Step = Callable[[Leaves, Any], Any]
@@ -199,10 +246,10 @@ Step = Callable[[Leaves, Any], Any]
 
 def _step(policy: BundlePolicy, leaves: Leaves, state: Any) -> Any:
     """Act deterministically by the policy itself, as its exported file should."""
-    observations = nest(leaves)
-    rows, memory, _ = policy.prepare_inputs(observations, state)
+    observations, mask = nest({path: leaf for path, leaf in leaves.items() if path != BESIDE}), leaves.get(BESIDE)
+    rows, memory, _ = policy.prepare_inputs(observations, state, mask)
     out, _ = policy.network.step(torch.from_numpy(rows), torch.from_numpy(memory))
-    actions, after = policy.predict(observations, state, deterministic=True)
+    actions, after = policy.predict(observations, state, deterministic=True, action_mask=mask)
     return actions, after, policy.network.head.parametrize(out).numpy()
 
 
@@ -282,7 +329,8 @@ def name_outputs(policy: BundlePolicy) -> list[str]:
 def _silence_exporters() -> Any:
     """Silence progress output and deprecation warnings of the exporters, which the user can do nothing about."""
     logging.getLogger("onnxscript").setLevel(logging.ERROR)
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    for name in ("torch.onnx", "torch.fx.experimental.symbolic_shapes"):
+        logging.getLogger(name).setLevel(logging.ERROR)
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         yield
@@ -292,7 +340,21 @@ def _draw_observations(policy: BundlePolicy) -> Leaves:
     """Draw 1,000 observations: around the training's observation statistics if it kept any, else within the bounds."""
     rng = np.random.default_rng(0)
     spaces = dict(list_leaves(policy.observation_space))
-    return {leaf.path: _draw_leaf(policy, leaf, spaces[leaf.path], rng) for leaf in policy.layout.leaves}
+    drawn = {}
+    for leaf in policy.layout.leaves:
+        if leaf.kind == MASK:
+            drawn[leaf.path or BESIDE] = _draw_flags(leaf.sizes or policy.actions.sizes, rng)
+        else:
+            drawn[leaf.path] = _draw_leaf(policy, leaf, spaces[leaf.path], rng)
+    return drawn
+
+
+def _draw_flags(sizes: Sequence[int], rng: np.random.Generator) -> np.ndarray:
+    """Draw masks in which each choice has a legal value."""
+    parts = [rng.random((NUM_CHECKED, size)) < 0.5 for size in sizes]
+    for part in parts:
+        part[np.arange(NUM_CHECKED), rng.integers(part.shape[1], size=NUM_CHECKED)] = True
+    return np.concatenate(parts, axis=1).astype(np.int8)
 
 
 def _draw_leaf(policy: BundlePolicy, leaf: Leaf, space: Any, rng: np.random.Generator) -> np.ndarray:

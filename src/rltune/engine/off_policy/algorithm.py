@@ -20,7 +20,7 @@ from rltune.engine.off_policy.replay import Replay
 from rltune.engine.off_policy.transitions import RowLayout, Stepper, TransitionPacker
 from rltune.engine.sampling.action_distributions import make_actions
 from rltune.engine.sampling.env_runner import ArrayEnvRunner
-from rltune.engine.sampling.observation_filter import RunningMoments, wants_normalisation
+from rltune.engine.sampling.observation_filter import make_normaliser
 from rltune.engine.sampling.remote import collect_transitions
 from rltune.envs.episode import EpisodeRecord
 from rltune.envs.layout import Layout
@@ -59,8 +59,7 @@ class TransitionRunner(ArrayEnvRunner):
         """Build the stepper, which steps the environments and packs transitions."""
         config, space = self.config, self.env.single_action_space
         self._rng = self.make_generator()
-        if wants_normalisation(config):
-            self.normaliser = RunningMoments(self.env.single_observation_space.shape, self.num_envs)
+        self.normaliser = make_normaliser(config, self.env.single_observation_space, self.num_envs)
         self.actions = make_actions(space, self.num_envs, self._rng, self.config, self.continuous_head)
         self.layout = make_row_layout(self.config, self.env.single_observation_space, int(np.prod(self.actions.shape)))
         self.stepper = Stepper(

@@ -62,7 +62,7 @@ def collect_transitions(algorithm: Any, steps: int) -> None:
 def _moments_of(runner: Any) -> Moments | None:
     """Return the merged observation statistics, which the local runner keeps; None without normalisation."""
     normaliser = runner.normaliser
-    return None if normaliser is None else (normaliser.count, normaliser.mean, normaliser.sum_squares)
+    return None if normaliser is None else normaliser.moments
 
 
 def _merge_learned(runner: Any, learned: Moments | None) -> None:
