@@ -31,11 +31,11 @@ def find_obstacles(
     """
     from rltune.envs.observations import make_layout  # Imported here, because Gymnasium loads slowly.
 
+    # Images, choices and masks stay as they are; vectors beside them are normalised.
     layout = None if spaces is None else make_layout(spaces[0], spec.encode)
-
     reasons = (
         ("observations", "there are several agents", spaces is None),
-        ("observations", "not all of them are vectors", layout is not None and layout.num_vector < layout.num_columns),
+        ("observations", "they have no vectors", layout is not None and not layout.num_vector),
         ("observations", f"algo.env_runners.{CONNECTOR} prepares them", CONNECTOR in (algo.get("env_runners") or {})),
         ("rewards", "there are several agents", spaces is None),
         ("rewards", "env.rewards shapes them", bool(spec.rewards)),
