@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces as S
 from mlflow.exceptions import MlflowException
 from real import PATIENCE_S, Project
 
 import rltune
-from rltune.policies.bundle_reader import POLICIES
+from rltune.envs.facts import describe_space
+from rltune.policies.bundle_reader import POLICIES, BundlePolicy
 from rltune.policies.served_model import load_model
 from tests.policies.bundles import BOX, DISCRETE, write_linear
 
@@ -54,6 +56,34 @@ def test_what_is_no_observation_is_refused_in_three_parts(given: Any, tmp_path: 
     with pytest.raises(MlflowException, match=r"(?s).+\n  allowed: .+\n  try: ") as refused:
         model(given)
     assert refused.value.get_http_status_code() == 400
+
+
+NESTED = S.Dict({"robot": S.Dict({"arm": S.Box(-1, 1, (2,))}), "tools": S.Tuple([S.Discrete(3), S.MultiBinary(2)])})
+
+
+@pytest.mark.fast
+def test_nested_observations_are_served_whole_or_by_leaf(tmp_path: Path) -> None:
+    folder = write_linear(tmp_path, describe_space(NESTED))
+    policy, model = BundlePolicy.load(folder), load_model(folder)
+    NESTED.seed(0)
+    observations = [NESTED.sample() for _ in range(4)]
+    batch = policy.stack(observations)
+    actions = policy.act(batch)
+    arm, (tool, flags) = batch["robot"]["arm"], batch["tools"]
+    named = {"robot.arm": arm.tolist(), "tools.0": tool.tolist(), "tools.1": flags.tolist()}
+    for given in (batch, {"obs": batch}, named, {"obs": named}):
+        assert model(given).tolist() == actions.tolist()
+    assert [int(policy.act(obs)) for obs in observations] == actions.tolist()
+    assert model(observations[2]).tolist() == [actions[2]], "one observation is a batch of one"
+    for wrong in (
+        {**named, "tools.0": [9] * 4},
+        {**named, "robot.arm": [[30.0, 0]] * 4},
+        {**named, "robot.arm": [[np.nan, 0]] * 4},
+        {"robot.arm": arm},
+        arm,
+    ):
+        with pytest.raises(MlflowException, match=r"(?s).+\n  allowed: .+\n  try: "):
+            model(wrong)
 
 
 @pytest.mark.fast
