@@ -49,9 +49,11 @@ def plan_for(request_of: Callable[..., Any], observation: Any, action: Any) -> P
     try:
         return make_plan(replace(request, env=replace(request.env, kwargs=kwargs)))
     except ConfigError as error:
-        assert any(word in str(error) for word in ("observations", "action", "leaf")), error
-        assert error.allowed and error.fix, error
-        return None
+        refusal = error
+    assert any(word in str(refusal) for word in ("observations", "action", "leaf")), refusal
+    assert refusal.allowed, refusal
+    assert refusal.fix, refusal
+    return None
 
 
 def check_spaces(
@@ -110,7 +112,9 @@ def compare(runner: AlgorithmRunner, plan: Plan, folder: Path, is_normalised: bo
             np.testing.assert_array_equal(flatten(taken, action), flatten(taken, other))
 
 
+INF = float("inf")
 BOX, FLAG = ["Box", [-1], [1], [3], "float32"], ["MultiBinary", 2]
+TABLE, HALF = ["Box", [-2], [3], [2, 2], "float64"], ["Box", [-5, 0], [5, INF], [2], "float32"]
 PIXELS = ["Box", [0], [255], [12, 10, 3], "uint8"]
 FIXED: dict[str, tuple[Any, Any]] = {
     "a camera beside a vector": (["Dict", {"eye": PIXELS, "arm": BOX}], ["Discrete", 3, -1]),

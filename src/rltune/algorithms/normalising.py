@@ -31,11 +31,16 @@ def find_obstacles(
     """
     from rltune.envs.observations import find_layout  # Imported here, because Gymnasium loads slowly.
 
+<<<<<<< HEAD
     layout = None if spaces is None else find_layout(spaces[0], spec)
 
+=======
+    # Images, choices and masks stay as they are; vectors beside them are normalised.
+    layout = None if spaces is None else make_layout(spaces[0], spec.encode)
+>>>>>>> normaliser
     reasons = (
         ("observations", "there are several agents", spaces is None),
-        ("observations", "not all of them are vectors", layout is not None and layout.num_vector < layout.num_columns),
+        ("observations", "they have no vectors", layout is not None and not layout.num_vector),
         ("observations", f"algo.env_runners.{CONNECTOR} prepares them", CONNECTOR in (algo.get("env_runners") or {})),
         ("rewards", "there are several agents", spaces is None),
         ("rewards", "env.rewards shapes them", bool(spec.rewards)),

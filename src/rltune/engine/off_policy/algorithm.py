@@ -59,7 +59,7 @@ class TransitionRunner(ArrayEnvRunner):
         """Build the stepper, which steps the environments and packs transitions."""
         config, space = self.config, self.env.single_action_space
         self._rng = self.make_generator()
-        self.normaliser = make_normaliser(config, self.env.single_observation_space, self.num_envs)
+        self.normaliser = make_normaliser(config, self.env.row_space, self.num_envs)
         self.actions = make_actions(space, self.num_envs, self._rng, self.config, self.continuous_head)
         self.layout = make_row_layout(self.config, self.env.single_observation_space, int(np.prod(self.actions.shape)))
         self.stepper = Stepper(

@@ -103,7 +103,7 @@ class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
     def make_collector(self) -> None:
         """Build the collector, which steps the environments; runners of off-policy algorithms build a stepper."""
         self._rng = self.make_generator()
-        self.normaliser = make_normaliser(self.config, self.env.single_observation_space, self.num_envs)
+        self.normaliser = make_normaliser(self.config, self.env.row_space, self.num_envs)
         self.actions = make_actions(
             self.env.single_action_space, self.num_envs, self._rng, self.config, self.continuous_head
         )
