@@ -31,13 +31,8 @@ def find_obstacles(
     """
     from rltune.envs.observations import find_layout  # Imported here, because Gymnasium loads slowly.
 
-<<<<<<< HEAD
-    layout = None if spaces is None else find_layout(spaces[0], spec)
-
-=======
     # Images, choices and masks stay as they are; vectors beside them are normalised.
-    layout = None if spaces is None else make_layout(spaces[0], spec.encode)
->>>>>>> normaliser
+    layout = None if spaces is None else find_layout(spaces[0], spec)
     reasons = (
         ("observations", "there are several agents", spaces is None),
         ("observations", "they have no vectors", layout is not None and not layout.num_vector),
