@@ -203,3 +203,62 @@ def test_an_env_runner_sends_each_image_once_as_bytes(make: Any, name: str) -> N
     # Of seven steps an episode has eight observations; numbers, flags and the first observations are the rest.
     assert len(pickle.dumps(sent)) / steps < 8 / 7 * width + 80
     algorithm.stop()
+
+
+class Signs(gymnasium.Env[Any, Any]):
+    """A step is worth 1 if the action is 1 where exactly one of the image's bright half and the goal says so.
+
+    Args:
+        blind: A leaf that is always zero.
+    """
+
+    observation_space = S.Dict({"camera": S.Box(0, 255, (8, 8, 1), np.uint8), "goal": S.Box(-1, 1, (1,))})
+    action_space = S.Discrete(2)
+
+    def __init__(self, blind: str = "") -> None:
+        self._blind = blind
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._look(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        reward = float(action == self._right)
+        return self._look(), reward, False, self.steps == 16, {}
+
+    def _look(self) -> Any:
+        is_left, is_up = self.np_random.integers(0, 2, 2)
+        self._right = int(is_left != is_up)
+        camera = np.zeros((8, 8, 1), np.uint8)
+        camera[:, :4] = 255 * is_left
+        camera[:, 4:] = 255 * (1 - is_left)
+        obs = {"camera": camera, "goal": np.float32([2 * is_up - 1])}
+        return {name: part * 0 if name == self._blind else part for name, part in obs.items()}
+
+
+@pytest.mark.slow
+def test_a_task_of_camera_and_goal_needs_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    returns = {}
+    for blind in ("", "camera", "goal"):
+        entry = gymnasium.envs.registration.EnvSpec("Signs-v0", Signs, kwargs={"blind": blind})
+        monkeypatch.setitem(gymnasium.registry, "Signs-v0", entry)
+        training = {"train_batch_size_per_learner": 512, "minibatch_size": 128, "num_epochs": 8, "lr": 3e-3}
+        model = {"fcnet_hiddens": [32], "conv_filters": [[8, 4, 2]], "vf_share_layers": False}
+        algo = {
+            "name": "ppo",
+            "class": "ray.rllib.algorithms.ppo:PPOConfig",
+            "training": {**training, "gamma": 0.5, "use_kl_loss": False},
+            "env_runners": {"num_env_runners": 0, "num_envs_per_env_runner": 16},
+            "rl_module": {"model_config": model},
+            "reporting": {"min_time_s_per_iteration": 0},
+        }
+        facts = EnvFacts(Signs.observation_space, Signs.action_space)
+        algorithm = build_algorithm(build_config(make_build(algo, EnvSpec("Signs-v0"), facts=facts), {}, 0))
+        for _ in range(12):
+            result = algorithm.train()
+        returns[blind] = result["env_runners"]["episode_return_mean"]
+        algorithm.stop()
+    assert returns[""] > 14, "of 16"
+    assert max(returns["camera"], returns["goal"]) < 10, "as by chance"

@@ -8,14 +8,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from strict import STRICT, Strict
+import torch
+from mlflow.exceptions import MlflowException
+from strict import STRICT, TRAP, Strict
 
 from rltune import load_policy
 from rltune.driver.plan import make_plan
 from rltune.engine.algorithm import FastAlgorithm
-from rltune.errors import PolicyError
+from rltune.errors import GuestError, PolicyError
 from rltune.policies.evaluation import evaluate_checkpoint
 from rltune.policies.export import export_policy
+from rltune.policies.mlflow_model import _make_example
+from rltune.policies.served_model import load_model
 from rltune.trial.algorithm_runner import AlgorithmRunner
 
 SMALL = {
@@ -40,13 +44,19 @@ FORMS: list[tuple[str, dict[str, Any]]] = [
 
 
 def make_runner(request_of: Callable[..., Any], algo: str, kwargs: dict[str, Any], *words: str) -> AlgorithmRunner:
+    kwargs = dict(kwargs)
+    env_id = kwargs.pop("id", STRICT)
     typed = [f"+env.kwargs.{name}={str(value).replace(' ', '')}" for name, value in kwargs.items()]
-    request = request_of(f"algo={algo}", "env=gym", f"env.id='{STRICT}'", *typed, *SMALL.get(algo, []), *words)
+    request = request_of(f"algo={algo}", "env=gym", f"env.id='{env_id}'", *typed, *SMALL.get(algo, []), *words)
     build = make_plan(request).build
     return AlgorithmRunner(build, {}, seed=1, engine="fast", threads=1, scored_steps=1000)
 
 
-@pytest.mark.parametrize(("algo", "kwargs"), FORMS, ids=str)
+QUICK = (1, 4)  # The places of those that every run of the tests has.
+CASES = [pytest.param(*form, marks=() if place in QUICK else pytest.mark.nightly) for place, form in enumerate(FORMS)]
+
+
+@pytest.mark.parametrize(("algo", "kwargs"), CASES)
 def test_no_illegal_action_in_training_evaluation_act_and_export(
     algo: str, kwargs: dict[str, Any], request_of: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -78,6 +88,14 @@ def test_no_illegal_action_in_training_evaluation_act_and_export(
             policy.act(obs)
         wanted = 'info["action_mask"]' if env.place == "info" else "action_masks()"
         assert wanted in refused.value.fix
+        model = load_model(next(tmp_path.rglob("policy.json")).parent)
+        batch, mask = np.stack([obs, obs]), np.ones((2, *policy.layout.mask.shape), np.int8)
+        served = model({"obs": batch, "action_mask": mask})
+        assert served.tolist() == policy.act(batch, action_mask=mask).tolist()
+        with pytest.raises(MlflowException, match="action_mask"):
+            model(batch)
+        example, outputs = _make_example(policy)
+        assert model(example).tolist() == outputs[None].tolist()
         with pytest.raises(PolicyError, match="legal"):
             policy.act(obs, action_mask=np.zeros(policy.layout.mask.shape, np.int8))
 
@@ -92,3 +110,47 @@ def test_a_mask_of_ones_trains_bit_for_bit_as_without(algo: str, request_of: Cal
         weights.append(runner.algorithm.loop.flat.data.clone())
         runner.stop()
     assert bool((weights[0] == weights[1]).all())
+
+
+@pytest.mark.parametrize("algo", ["ppo", "dqn"])
+def test_a_resumed_trial_goes_on_with_legal_actions(algo: str, request_of: Callable[..., Any], tmp_path: Path) -> None:
+    runner = make_runner(request_of, algo, {"place": "info"})
+    runner.train()
+    runner.save(tmp_path, {"algo": algo})
+    runner.stop()
+    other = make_runner(request_of, algo, {"place": "info"})
+    other.restore(tmp_path)
+    assert other.train().env_steps > 0
+    other.stop()
+
+
+def test_nothing_legal_in_an_episode_is_an_error_of_its_step(request_of: Callable[..., Any]) -> None:
+    runner = make_runner(request_of, "ppo", {"blocked_at": 14})
+
+    def train() -> None:
+        for _ in range(10):
+            runner.train()
+
+    with pytest.raises(GuestError, match="no legal action") as fault:
+        train()
+    assert "step 14 of copy" in fault.value.call + fault.value.problem
+    runner.stop()
+
+
+def test_dqn_learns_the_legal_action_beside_a_huge_value(request_of: Callable[..., Any]) -> None:
+    """The next state's illegal action would be the best one for ever, and its value that of all others."""
+    words = ["algo.training.epsilon=0.3", "algo.training.gamma=0.5", "algo.training.dueling=false"]
+    runner = make_runner(request_of, "dqn", {"id": TRAP}, *words, "algo.training.target_network_update_freq=50")
+    module = runner.algorithm.learner_module
+    with torch.no_grad():
+        for head in (module.af, module._target_af):
+            list(head.parameters())[-1][2] += 1000.0
+    for _ in range(8):
+        runner.train()
+    rows = torch.tensor([[1.0, 0.0, 1, 1, 0], [0.0, 1.0, 1, 1, 0]])
+    with torch.no_grad():
+        values = module.compute_q_values({"obs": rows})["qf_preds"]
+    assert values.argmax(1).tolist() == [1, 0]
+    assert values[:, :2].abs().max() < 5.0
+    assert (values[:, 2] == -1e9).all()
+    runner.stop()
