@@ -200,6 +200,14 @@ def test_an_encoder_and_its_arguments_are_searched_by_name(algo):
     assert sorted(heads) == [2, 4]
 
 
+def test_arguments_in_the_file_are_for_the_files_encoder(algo):
+    file = algo() | {"rl_module": algo()["rl_module"] | {"encoder": ATTENTION, "encoder_kwargs": {"heads": 2}}}
+    own = apply_params(file, {"encoder": ATTENTION, "encoder_kwargs.dropout": 0.1})["rl_module"]
+    other = apply_params(file, {"encoder": f"{NETS}:Linear", "encoder_kwargs.size": 3})["rl_module"]
+    assert (own["encoder_kwargs"], other["encoder_kwargs"]) == ({"heads": 2, "dropout": 0.1}, {"size": 3})
+    assert apply_params(file, {"lr": 1})["rl_module"]["encoder_kwargs"] == {"heads": 2}
+
+
 def refuse(file, several_agents=False, **raw):
     space = build_search_space(file, raw)
     with pytest.raises(ConfigError) as refused:

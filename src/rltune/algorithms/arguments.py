@@ -393,8 +393,14 @@ def count_gpus(algo: Mapping[str, Any], per_trial: float, setting: str) -> float
 
 
 def apply_params(algo: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of the algo file with the sampled values in it."""
+    """Return a copy of the algo file with the sampled values in it.
+
+    If the file names an encoder, then its arguments there are for this encoder, and not for another one.
+    """
     merged = copy.deepcopy(dict(algo))
+    settings = merged.get("rl_module") or {}
+    if settings.get(ENCODER) and params.get(ENCODER, settings[ENCODER]) != settings[ENCODER]:
+        settings[ENCODER_KWARGS] = None
     for name, value in params.items():
         *sections, last = locate_argument(algo, name)
         node = merged

@@ -203,9 +203,9 @@ def _make_module(spec: ExtractorSpec, space: spaces.Space[Any]) -> nn.Module:
         unknown = next((name for name in spec.kwargs if name not in parameters), None)
         key = f"{KWARGS_KEY}.{unknown}" if unknown else KWARGS_KEY
         close = unknown and nearest(unknown, parameters)
-        fix = (
-            f"++{KWARGS_KEY}.{close}={spec.kwargs[unknown]} ~{key}" if close and unknown else f"++{KWARGS_KEY}.NAME=..."
-        )
+        fix = f"~{key}" if unknown else f"++{KWARGS_KEY}.<name>=<value>"
+        if unknown and close:
+            fix = f"++{KWARGS_KEY}.{close}={spec.kwargs[unknown]} {fix}"
         value = spec.kwargs[unknown] if unknown else dict(spec.kwargs)
         allowed = f"the arguments of {spec.target}: {signature}"
         raise ConfigError(key, value, f": {spec.target} does not take it: {error}", allowed, fix) from None
