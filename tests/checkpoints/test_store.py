@@ -281,6 +281,14 @@ def test_a_link_is_no_content_of_a_checkpoint(tmp_path: Path, name: str) -> None
     assert store.open(record) is None
 
 
+def test_the_draft_of_a_hidden_file_is_hidden_by_one_dot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drafts: list[str] = []
+    monkeypatch.setattr(Path, "rename", lambda draft, _: drafts.append(draft.name))
+    open_store(tmp_path).write(".stop", b"")
+    open_store(tmp_path).write("summary.json", b"")
+    assert [name.rpartition("-")[0] for name in drafts] == [".stop", ".summary.json"]
+
+
 def test_a_moved_sweep_keeps_its_checkpoints(tmp_path: Path) -> None:
     record = save(open_store(tmp_path / "sweep"))
     (tmp_path / "sweep").rename(tmp_path / "moved")

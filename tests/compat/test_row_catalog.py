@@ -10,9 +10,10 @@ import torch
 from gymnasium import spaces as S
 
 from rltune.algorithms.build import build_config
+from rltune.algorithms.multi_agent import configure_agents
 from rltune.compat.row_catalog import derive_filters, find_catalog
 from rltune.envs.facts import EnvFacts
-from rltune.envs.observations import make_layout, make_view_space
+from rltune.envs.observations import find_network_spaces, make_layout, make_view_space
 from rltune.envs.spec import EnvSpec
 from tests.support.builds import make_build
 
@@ -106,3 +107,21 @@ def test_algorithms_that_see_vectors_alone_have_no_catalog() -> None:
     from ray.rllib.algorithms.sac import SACConfig
 
     assert find_catalog(SACConfig) is None
+
+
+def test_each_policy_of_several_sees_by_its_own_layout() -> None:
+    from ray.rllib.algorithms.ppo import PPOConfig
+
+    seen = {"pilot": MIXED, "trader": S.Box(-1, 1, (3,)), "guard": S.Box(0, 255, (8, 8), np.uint8)}
+    observed, chosen = (S.Dict({name: pick(space) for name, space in seen.items()}) for pick in (lambda x: x, _choose))
+    facts = EnvFacts(observed, chosen, agents=tuple(seen))
+    config = PPOConfig()
+    configure_agents(config, EnvSpec("team", policies="separate"), facts)
+    spaces = {name: find_network_spaces(*pair) for name, pair in facts.spaces_by_agent.items()}
+    module: Any = config.get_multi_rl_module_spec(spaces=spaces, inference_only=False).build()
+    kinds = {name: type(module[name].encoder.actor_encoder).__name__ for name in seen}
+    assert kinds == {"pilot": "RowEncoder", "trader": "TorchMLPEncoder", "guard": "RowEncoder"}
+
+
+def _choose(space: Any) -> S.Discrete:
+    return S.Discrete(2)

@@ -18,16 +18,19 @@ from typing import Any
 import pytest
 from ended import write_sweep
 from opened import plan_of
+from pyarrow.fs import LocalFileSystem
 
-from rltune.checkpoints.clients import StoreUnavailableError, make_address
+from rltune.checkpoints.clients import Client, StoreUnavailableError, make_address
+from rltune.checkpoints.store import Store
 from rltune.config.settings_file import read_identity
 from rltune.driver import folder as folder_module
 from rltune.driver import run as run_module
-from rltune.driver.folder import RedactingFormatter, _log_to_file, hold_sweep, open_folder
+from rltune.driver.folder import RedactingFormatter, _log_to_file, hold_sweep, open_folder, store_results
 from rltune.driver.plan import Plan, make_plan
 from rltune.driver.provenance import record_start
 from rltune.driver.starting import check_request
 from rltune.errors import StudyError, UnavailableError
+from rltune.ledger.handover import fetch_sweep, take
 from rltune.ledger.storage import open_ledger, start_ledger
 from rltune.ledger.sweep_ref import SweepRef
 from rltune.secrets import conceal
@@ -202,6 +205,50 @@ def test_a_copy_whose_driver_was_killed_is_still_a_copy(step: str, tmp_path: Pat
     plan = plan_of(copy)
     with hold_sweep(plan, io.StringIO()) as ledger, open_folder(plan, ledger):
         assert (ledger.sweep().key == key, ledger.sweep().mlflow_run_id) == (False, None)
+
+
+@pytest.mark.parametrize("step", [None, "set_journal", "list_sessions", "write_settings"])
+def test_a_sweep_taken_over_shares_no_run_with_the_old_driver(
+    step: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger in the bucket is older than what the driver that was given up has sent, and may still send."""
+    files = LocalFileSystem()
+
+    def open_bucket(machine: Path) -> Store:
+        (tmp_path / "bucket").mkdir(exist_ok=True)
+        return Store(Client(lambda: files), str(tmp_path / "bucket"), machine, address="s3://bucket/turns")
+
+    monkeypatch.setattr(Plan, "open_store", lambda plan: open_bucket(plan.folder))
+    first, second, third = (tmp_path / name / "turns" for name in ("first", "second", "third"))
+    for folder in (first, second, third):
+        folder.mkdir(parents=True)
+    key = hold(first, new=True)
+    fetch_sweep(open_bucket(third))
+    plan = plan_of(first)
+    with hold_sweep(plan) as ledger, open_folder(plan, ledger):
+        ledger.trials.add({}, [1])
+        ledger.trials.change(0, mlflow_run_id="child")
+        ledger.change_sweep(mlflow_run_id="parent")
+        ledger.mark_reports("MLflow", 7)
+        store_results(plan, ledger)
+        take(plan.open_store(), ledger.lease.id)  # it goes on
+        fetch_sweep(open_bucket(second), for_driver=True, take_over=True)
+        if step:
+            die_in(step, plan_of(second))
+        plan = plan_of(second)
+        with hold_sweep(plan, io.StringIO()) as taken, open_folder(plan, taken):
+            assert taken.sweep().key not in (key, None)
+            assert taken.trials.record(0).mlflow_run_id is None
+            assert taken.read_delivered_report("MLflow") == 0
+            key = taken.sweep().key
+        assert ledger.has_lost_ownership()
+    assert hold(second) == key, "once"
+    fetch_sweep(open_bucket(third), for_driver=True)
+    assert hold(third) == key, "a machine that changed nothing meanwhile goes on"
+    fetch_sweep(open_bucket(first))
+    with pytest.raises(StudyError) as refused:
+        fetch_sweep(open_bucket(first), for_driver=True)
+    assert refused.value.key == "sweep"
 
 
 def test_a_row_that_another_folder_has_taken_is_refused(tmp_path: Path) -> None:

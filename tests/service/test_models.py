@@ -51,6 +51,10 @@ def test_openapi_names_the_allowed_names_and_groups() -> None:
         assert (bool(re.search(name, word)), bool(re.search(group, word))) == (is_name, is_group), word
 
 
+def test_openapi_says_that_a_configuration_has_a_value() -> None:
+    assert EnqueueBody.model_json_schema()["properties"]["space"]["minProperties"] == 1
+
+
 @pytest.mark.parametrize("space", [{"lr": math.nan}, {"lr": math.inf}, {"name": "\ud800"}, [], None])
 def test_a_body_that_no_response_could_repeat_is_refused(space: Any) -> None:
     with pytest.raises(ValidationError):

@@ -185,6 +185,55 @@ def test_what_is_refused_holds_up_nothing_and_stays_unmarked(tmp_path):
     assert not ledger.read_reports_after(ledger.read_delivered_report(notebook.name), 1)
 
 
+@pytest.mark.parametrize("error", [TypeError, ValueError, KeyError, RuntimeError, SystemExit])
+def test_a_fault_in_a_tracker_holds_up_no_other_trial(tmp_path, error):
+    class Faulty(Notebook):
+        is_refusal = Tracker.is_refusal
+
+        def write(self, trial, reports):
+            if trial.number == 0 and not self.is_mended:
+                raise error("of the tracker's own code")
+            super().write(trial, reports)
+
+    notebook = Faulty()
+    notebook.is_mended = False
+    ledger, feeds = open_sweep(tmp_path, notebook)
+    for number in range(2):
+        ledger.trials.add({"lr": 0.25}, [7])
+        report(ledger, number, 1, 2)
+        ledger.trials.end(number, "PRUNED", "weak")
+    feeds.wake()
+    wait_for(lambda: notebook.curve("trial-001") == [1, 2])
+    assert not feeds.close("FINISHED")
+    assert notebook.states[-1] == ("FINISHED", None)
+    assert any("trial-000" in line for line in feeds.warnings())
+    notebook.is_mended = True
+    _, feeds = open_sweep(tmp_path, notebook)
+    assert feeds.close("FINISHED")
+    assert notebook.curve() == [1, 2], "the next driver sends it"
+
+
+@pytest.mark.parametrize("error", [TimeoutError, MemoryError, type("LibraryError", (Exception,), {})])
+def test_what_may_be_an_outage_is_tried_until_it_succeeds(tmp_path, error):
+    class Away(Notebook):
+        is_refusal = Tracker.is_refusal
+
+        def write(self, trial, reports):
+            if self.num_failures:
+                self.num_failures -= 1
+                raise error
+            super().write(trial, reports)
+
+    notebook = Away()
+    notebook.num_failures = 3 * module.MAX_ATTEMPTS
+    ledger, feeds = open_sweep(tmp_path, notebook)
+    ledger.trials.add({"lr": 0.25}, [7])
+    report(ledger, 0, 1, 2)
+    feeds.wake()
+    wait_for(lambda: notebook.curve() == [1, 2])
+    assert feeds.close("FINISHED")
+
+
 def test_a_refused_state_of_a_trial_is_sent_by_the_next_driver(tmp_path):
     notebook = Notebook()
     notebook.refuses = True

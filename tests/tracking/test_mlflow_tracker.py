@@ -117,6 +117,68 @@ def test_runs_that_a_killed_driver_left_open_are_ended(folder):
     assert after.client.get_run(mine.info.run_id).info.status == "RUNNING"  # a user's own
 
 
+def test_a_sweep_taken_over_leaves_the_old_drivers_runs(folder):
+    before = Sweep(folder).begin().reports([1, 2])
+    before.end(0, "COMPLETE")
+    before.settle()
+    old = before.runs()
+    shutil.copytree(before.folder, folder / "there/outputs/first")
+    after = Sweep(folder / "there", f"sqlite:///{folder}/mlflow.db")
+    after.ledger.forget_mlflow()
+    after.ledger.change_sweep(key="another", mlflow_run_id=before.ledger.sweep().mlflow_run_id)
+    before.report(1, 3)  # the other ledger lacks it
+    after.start().report(1, 3)
+    after.settle()
+    assert {run.info.status for run in before.runs().values()} == {"KILLED", "FINISHED"}
+    before.report(1, 4)  # it is still there
+    before.settle()
+    after.end(1, "COMPLETE")
+    assert after.tracker.close("FINISHED")
+    assert set(after.statuses().values()) == {"FINISHED"}
+    assert after.check_curves() == 10
+    ids = {run.info.run_id for run in after.runs().values()}
+    assert not ids & {run.info.run_id for run in old.values()}
+    before.kill()
+
+
+@pytest.mark.parametrize("ahead", [0, 1], ids=["best", "not the best"])
+def test_a_run_of_a_newer_ledger_is_left_alone(folder, ahead):
+    """A backup was restored, or the original of a copy was moved: both ledgers have the sweep's key."""
+
+    def report(sweep, number, steps, score):
+        clock_s = next(times)
+        sweep.ledger.trials.add_report(Report(number, steps, score, {"score": score}, clock_s))
+        sweep.wake()
+
+    times = itertools.count(1_000)
+    newer = Sweep(folder).begin()
+    for number in range(2):
+        report(newer, number, 100, 2.0 - number)
+    newer.settle()
+    uri = f"sqlite:///{folder}/mlflow.db"
+    shutil.copytree(newer.folder, folder / "there/outputs/first")
+    report(newer, ahead, 200, 4.0 - 3.5 * ahead)
+    newer.settle().kill()
+    older = Sweep(folder / "there", uri).start()
+    for number in range(2):
+        report(older, number, 200, 3.0)
+        older.end(number, "COMPLETE")
+    assert older.tracker.close("FINISHED")
+    newer = Sweep(folder, uri).start()
+    report(newer, 1 - ahead, 200, 5.0)
+    assert newer.tracker.close("FINISHED")
+    owned = []
+    for sweep in (older, newer):
+        for record in sweep.ledger.trials.records():
+            points = sweep.client.get_metric_history(record.mlflow_run_id, "score")
+            wanted = [(one.nominal_steps, one.time_s) for one in sweep.ledger.trials.read_reports(record.number)]
+            assert [(point.step, point.timestamp / 1000) for point in points] == wanted
+            owned.append(record.mlflow_run_id)
+    assert len(set(owned)) == 4, "each ledger's trials have runs of their own"
+    assert not query(folder / "mlflow.db", "SELECT 1 FROM metrics GROUP BY run_uuid, key, step HAVING count(*) > 1")
+    assert not query(folder / "mlflow.db", "SELECT 1 FROM runs WHERE status = 'RUNNING'")
+
+
 def test_another_mlflow_gets_everything_again(folder):
     before = end_all(Sweep(folder).begin().reports([1, 2]), 2)
     assert before.tracker.close("FINISHED")
@@ -146,6 +208,11 @@ def test_an_mlflow_emptied_meanwhile_gets_everything_again(folder):
     assert sweep.statuses() == {"first": "FINISHED", "trial-000": "FINISHED", "trial-001": "KILLED"}
     parent = sweep.runs()["first"]
     assert {file.path for file in sweep.client.list_artifacts(parent.info.run_id)} == {"config.yaml", "packages.txt"}
+
+
+def query(path, statement):
+    with contextlib.closing(sqlite3.connect(path)) as store:
+        return store.execute(statement).fetchall()
 
 
 def execute(path, statement):

@@ -100,8 +100,9 @@ def test_a_ledger_that_is_a_file_elsewhere_is_not_begun_anew(
     begun, stored = (store.read("drivers.txt") or b"").splitlines()
     assert stored.startswith(begun)
     store.write("drivers.txt", begun)  # as while it runs
-    with pytest.raises(StudyError, match="sweep=elsewhere"):
+    with pytest.raises(StudyError, match="sweep=elsewhere") as refused:
         resume_sweep(SweepRef("elsewhere", tmp_path / "other", s3), trainable=_toy())
+    assert refused.value.exit_code == 75, "its driver may end"
     with pytest.raises(StudyError, match="name=elsewhere"):
         toy_run("name=elsewhere", f"storage={s3!r}", f"output_dir={tmp_path / 'third'}")
     with pytest.raises(StudyError, match="=elsewhere"):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 import damages
+import psutil
 import pytest
 
 from rltune.ledger.storage import open_ledger
@@ -63,3 +66,22 @@ def test_no_process_meets_the_one_before_it(tmp_path: Path) -> None:
     )
     assert {record.state for record in records} == {"COMPLETE"}
     assert not (tmp_path / "licence").exists()
+
+
+def test_a_sweep_whose_own_ray_is_killed_can_go_on(tmp_path: Path) -> None:
+    """Without a node no trial would ever begin again."""
+    words = ["name=own", "algo=ppo", "env=cartpole", "tracking=off", "experiment=smoke", "report=false"]
+    command = [sys.executable, "-m", "rltune", "run", *words, "budget.env_steps=100000", "resume=auto"]
+    with tempfile.TemporaryDirectory(prefix="o-", dir="/tmp") as short:
+        environment = {**os.environ, "RAY_TMPDIR": short}
+        with subprocess.Popen(command, cwd=tmp_path, env=environment) as sweep:
+            deadline = time.monotonic() + 120
+            while not list(tmp_path.glob("outputs/own/trials/*/*/*-*/manifest.json")) and time.monotonic() < deadline:
+                time.sleep(0.1)
+            for process in psutil.Process(sweep.pid).children(recursive=True):
+                if process.name() == "raylet":
+                    process.kill()
+            assert sweep.wait(60) == 75
+        assert subprocess.run(command, cwd=tmp_path, env=environment, timeout=300).returncode == 0
+    with contextlib.closing(open_ledger(tmp_path / "outputs" / "own")) as ledger:
+        assert {record.state for record in ledger.trials.records()} <= {"COMPLETE", "PRUNED"}

@@ -422,7 +422,7 @@ def _replace_file(path: Path, content: bytes, *, is_durable: bool = False) -> No
         content: What it is to hold.
         is_durable: Whether the file is to outlive a crash of the machine.
     """
-    draft = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
+    draft = path.with_name(f".{path.name.removeprefix('.')}-{secrets.token_hex(4)}")
     try:
         with draft.open("wb") as file:
             file.write(content)

@@ -1,10 +1,15 @@
-"""Detect the loss of a joined cluster's head node. Runs in the driver."""
+"""Detect the loss of a joined cluster's head node, or of this machine's own Ray. Runs in the driver."""
 
 from __future__ import annotations
 
 import socket
 import time
 from collections.abc import Callable
+
+import psutil
+
+from rltune.cluster.stale_processes import GONE, ProcessMark, mark_process
+from rltune.errors import UnavailableError
 
 INTERVAL_S = 1.0  # Seconds between two attempts to connect to the head node.
 ANSWER_S = 3.0  # Time-out in seconds for connecting to the head node.
@@ -26,6 +31,23 @@ def is_head_answering() -> bool:
 
     host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
     return is_answering(host.strip("[]"), int(port))
+
+
+def make_lost_error(address: str | None, fix: str) -> UnavailableError:
+    """Make the error for the loss of a joined cluster's head, or of this machine's own Ray, which has no address.
+
+    Args:
+        address: The setting ``cluster.address``.
+        fix: The command that goes on.
+    """
+    if address is None:
+        allowed = "processes of Ray that live as long as the sweep"
+        return UnavailableError(": Ray has ended on this machine", allowed, fix, key="cluster", value="local")
+    return UnavailableError(
+        *(": the cluster's head is gone", "a head that answers", f"{fix}   # when it is back"),
+        key="cluster.address",
+        value=address,
+    )
 
 
 def wait_for_head() -> None:
@@ -52,4 +74,21 @@ class HeadWatch:
         if is_head_answering():
             self._answered_s = time.monotonic()
         elif time.monotonic() - self._answered_s >= PATIENCE_S:
+            self._on_lost()
+
+
+class OwnRayWatch:
+    """Watches the daemons of the Ray that this driver has started, without which its trials would wait for ever.
+
+    Args:
+        on_lost: Called by each `check` after a daemon has ended.
+    """
+
+    def __init__(self, on_lost: Callable[[], None]) -> None:
+        daemons = [child for child in psutil.Process().children() if child.name() in ("gcs_server", "raylet")]
+        self._on_lost, self._marks = on_lost, [ProcessMark(**mark) for mark in map(mark_process, daemons) if mark]
+
+    def check(self) -> None:
+        """Look at the processes; call this every `INTERVAL_S`. A node ends, too, when one of its agents is killed."""
+        if any(mark.find_state() == GONE for mark in self._marks):
             self._on_lost()

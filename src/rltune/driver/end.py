@@ -25,6 +25,7 @@ from rltune.certification.selection import EVALUATION, FinalEvaluation, Player, 
 from rltune.checkpoints.clients import StoreError
 from rltune.checkpoints.retention import Retention
 from rltune.checkpoints.store import Store
+from rltune.cluster.head import make_lost_error
 from rltune.cluster.slots import Slots
 from rltune.config.budget import STEPS_SPENT
 from rltune.config.schema import FailuresConfig
@@ -39,7 +40,7 @@ from rltune.driver.signals import end_process
 from rltune.driver.stopper import SweepStopper
 from rltune.driver.sweep import Sweep
 from rltune.envs.child import CallGivenUpError, Child
-from rltune.errors import EXIT_TRY_AGAIN, UnavailableError, describe_exception
+from rltune.errors import EXIT_TRY_AGAIN, describe_exception
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.outcome import (
     EXIT_NONE,
@@ -111,7 +112,7 @@ class SweepEnd:
         return outcome
 
     def leave_without_head(self) -> None:
-        """End the sweep and this process after the loss of the cluster's head node, in at most `LEAVE_S`.
+        """End the sweep and this process after the loss of the head node, or of the own Ray, in at most `LEAVE_S`.
 
         Ray holds every thread that calls it without a head, for a minute, and then ends the process by itself. So
         another thread ends the sweep, and the process is not left to Ray. A main thread that has begun the end already
@@ -124,20 +125,16 @@ class SweepEnd:
             thread.join(LEAVE_S)
         elif self._ended.wait(LEAVE_S):
             return
-        address, fix = sweep.plan.cluster.address, f"{make_resume_command(sweep.plan.folder)}   # when it is back"
-        end_process(
-            UnavailableError(
-                ": the cluster's head is gone", "a head that answers", fix, key="cluster.address", value=address
-            )
-        )
+        end_process(make_lost_error(sweep.plan.cluster.address, make_resume_command(sweep.plan.folder)))
 
     def _end_without_head(self) -> None:
         """End the sweep without any call into Ray, store the results, and release the lease."""
         sweep, ledger, stream = self._sweep, self._sweep.ledger, self._sweep.invocation.stream
         how = make_resume_command(sweep.plan.folder)
         try:
-            head = f"the head of the cluster at {sweep.plan.cluster.address}"
-            sweep.console.note(f"{head} is gone; when it is back, or with cluster.address=... of another one: {how}")
+            head = f"the head of the cluster at {sweep.plan.cluster.address} is gone; when it is back, or with "
+            head += "cluster.address=... of another one"
+            sweep.console.note(f"{head if sweep.plan.is_joined else 'Ray has ended on this machine'}: {how}")
             sweep.stopper.lose_head()
             for table in (ledger.trials, ledger.runs):
                 for record in table.records():

@@ -17,7 +17,14 @@ from rltune.config.authorship import MARK
 from rltune.config.settings_file import write_settings
 from rltune.driver.plan import Plan
 from rltune.errors import StudyError
-from rltune.ledger.handover import find_successor, hand_over, has_newest, make_distant_ledger_error, take
+from rltune.ledger.handover import (
+    find_successor,
+    hand_over,
+    has_newest,
+    is_older_ledger,
+    make_distant_ledger_error,
+    take,
+)
 from rltune.ledger.sweep_folder import (
     LEDGER,
     SETTINGS,
@@ -51,7 +58,8 @@ class RedactingFormatter(logging.Formatter):
 def hold_sweep(plan: Plan, stream: TextIO | None = None) -> Iterator[Ledger]:
     """Open a sweep's ledger, take its lease, and then kill processes that an earlier, dead driver left running.
 
-    The folder of a new sweep is made first. A copy of a sweep's folder becomes a sweep of its own, with another key.
+    The folder of a new sweep is made first. A copy of a sweep's folder becomes a sweep of its own, with another key. So
+    does a sweep that was taken over from a driver whose ledger is lost, which may still write to the trackers.
 
     Args:
         plan: The sweep's plan.
@@ -71,11 +79,18 @@ def hold_sweep(plan: Plan, stream: TextIO | None = None) -> Iterator[Ledger]:
     ledger = start_ledger(plan.ledger_url, folder, new=not plan.resumed)
     with contextlib.closing(ledger):
         original = _find_original(plan, ledger) if plan.resumed else None
-        is_other_sweep = bool(original) or not plan.resumed
-        with _hold_lease(ledger, make_key() if is_other_sweep else None) as lease:
-            if original:
+        branch = ""  # Why the sweep goes on as another one.
+        if original:
+            branch = f"is a copy of {original}: from now on a sweep of its own"
+        elif plan.resumed and is_older_ledger(folder):
+            branch = "goes on from an older ledger: in MLflow, too, as a sweep beside the one that was given up"
+        with _hold_lease(ledger, make_key() if branch or not plan.resumed else None) as lease:
+            if branch:
+                # The tracker of a sweep that was taken over ends the old runs, which it knows by their key.
+                old_run_id = None if original else ledger.sweep().mlflow_run_id
                 ledger.forget_mlflow()
-                print(f"{folder.name} is a copy of {original}: from now on a sweep of its own", file=stream, flush=True)
+                ledger.change_sweep(mlflow_run_id=old_run_id)
+                print(f"{folder.name} {branch}", file=stream, flush=True)
             set_journal(ledger, plan.is_folder_shared())
             if lease.previous:
                 end_stale_processes(lease.previous.sessions)

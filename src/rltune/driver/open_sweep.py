@@ -11,7 +11,7 @@ from dataclasses import replace
 from rltune.certification.retraining import Retraining
 from rltune.checkpoints.clients import QUICK_S
 from rltune.checkpoints.retention import Retention
-from rltune.cluster.head import INTERVAL_S, HeadWatch
+from rltune.cluster.head import INTERVAL_S, HeadWatch, OwnRayWatch
 from rltune.cluster.ray_cluster import bound_own_logs
 from rltune.cluster.resources import Share
 from rltune.cluster.slots import Slots, update_from_cluster
@@ -155,7 +155,7 @@ def keep_house(sweep: Sweep, leave_without_head: Callable[[], None]) -> Iterator
 
     Args:
         sweep: The sweep.
-        leave_without_head: Called once the head of a joined cluster is lost.
+        leave_without_head: Called once the head of a joined cluster, or this machine's own Ray, is lost.
     """
     ledger, stopper, tracker = sweep.ledger, sweep.stopper, sweep.tracker
     spent_steps, began = stopper.env_steps, sweep.invocation.began
@@ -163,6 +163,10 @@ def keep_house(sweep: Sweep, leave_without_head: Callable[[], None]) -> Iterator
     def is_time_to_import() -> bool:
         # Not while trackers open, which imports MLflow: imports in two threads of one process slow each other down.
         return stopper.env_steps > spent_steps and not tracker.opening
+
+    def leave_without_own_ray() -> None:
+        if not stopper.signal:  # A signal may have ended Ray, too, as at a job's end: then the driver leaves anyway.
+            leave_without_head()
 
     chores: list[tuple[float, Chore]] = [
         (RENEW_S, ledger.has_lost_ownership),
@@ -181,5 +185,7 @@ def keep_house(sweep: Sweep, leave_without_head: Callable[[], None]) -> Iterator
             polls.append((SLOTS_S, functools.partial(update_from_cluster, sweep.slots)))
             stack.enter_context(Housekeeping(polls, name="cluster"))
             polls = [(INTERVAL_S, HeadWatch(leave_without_head).check)]
+        else:  # Before the calls into Ray, which would hang without it.
+            polls.insert(0, (INTERVAL_S, OwnRayWatch(leave_without_own_ray).check))
         stack.enter_context(Housekeeping([*chores, *polls]))
         yield

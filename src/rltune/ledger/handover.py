@@ -5,8 +5,9 @@ changed since, downloads it. A resume is refused where this machine has changes 
 way round, and while the newest ledger is on a machine whose driver has not ended, unless ``take_over=true`` gives that
 one up. The file ``drivers.txt`` in the
 folder is the history of its ledger: a line when a driver takes the sweep, with its id and its machine, and another one
-when it has uploaded the ledger. The storage has the file of the last driver. On a local disk there is nothing to hand
-over, because the folder is the store. Runs anywhere.
+when it has uploaded the ledger. The storage has the file of the last driver. After ``take_over=true`` the ledger is
+older than what its last driver has shown in MLflow, so the sweep goes on as another one there. On a local disk there is
+nothing to hand over, because the folder is the store. Runs anywhere.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from rltune.ledger.sweep_folder import LEDGER, SETTINGS
 
 HISTORY = "drivers.txt"
 STORED = " stored"  # The end of a line of a driver that has ended and uploaded its ledger.
+TAKEN_OVER = " taken-over"  # The end of a line of a driver whose newer ledger was given up.
 PUBLISHED = (".made-by", "summary.json", "certification.csv", "certification.json", SETTINGS)
 """The files in the storage that other machines read, besides the ledger. The settings make a folder a sweep's: last."""
 
@@ -55,6 +57,11 @@ def has_newest(store: Store) -> bool:
     """
     stored = read_stored_history(store)
     return not stored or stored[-1] in _read_local_history(store.folder)
+
+
+def is_older_ledger(folder: Path) -> bool:
+    """Return whether the ledger in a folder was taken over, and no driver has begun to work with it yet."""
+    return any(line.endswith(TAKEN_OVER) for line in _read_local_history(folder)[-1:])
 
 
 def take(store: Store, driver_id: str) -> None:
@@ -105,11 +112,13 @@ def fetch_sweep(store: Store, *, for_driver: bool = False, take_over: bool = Fal
         return
     folder = store.folder
     with _lock_folder(folder):
-        if (folder / SETTINGS).exists():
-            if has_newest(store):
-                return
-            _require_same_sweep(store)
+        is_here = (folder / SETTINGS).exists()
+        if is_here and has_newest(store):
+            return
         stored, local = read_stored_history(store), _read_local_history(folder)
+        # A machine that has driven the sweep knows it by its drivers, also after a takeover, which changes the key.
+        if is_here and not {*local} & {*stored}:
+            _require_same_sweep(store)
         if (folder / LEDGER).exists() and not (local and is_stored(local)):
             if for_driver:
                 raise _make_conflict_error(folder)
@@ -121,7 +130,7 @@ def fetch_sweep(store: Store, *, for_driver: bool = False, take_over: bool = Fal
                 derived.unlink(missing_ok=True)
             store.fetch([LEDGER])
             # This is the history that was read before: another machine may have taken the sweep meanwhile.
-            _write_history(folder, stored)
+            _write_history(folder, stored if is_stored(stored) else [*stored, stored[-1] + TAKEN_OVER])
         store.fetch(PUBLISHED)
     if for_driver and not can_fetch and read_identity(folder).ledger_url is None:
         raise make_distant_ledger_error(folder, stored[-1].split()[1])

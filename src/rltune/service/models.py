@@ -51,7 +51,7 @@ class RetryBody(RequestBody):
 class EnqueueBody(RequestBody):
     """The values of a configuration by the names of the searched parameters; the searcher draws the others."""
 
-    space: dict[str, Any]
+    space: Annotated[dict[str, Any], Field(json_schema_extra={"minProperties": 1})]
 
 
 class SweepDescription(TypedDict):

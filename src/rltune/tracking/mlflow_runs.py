@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -100,6 +100,11 @@ class MLflowRuns:
             token = page.token
             if not token:
                 return runs
+
+    def read_last_times(self, run: Any, names: Iterable[str]) -> set[int]:
+        """Return the times of a run's newest points of the named metrics, in milliseconds since the epoch."""
+        cleaned = {_clean_name(name) for name in names}
+        return {int(metric.timestamp) for metric in run.data.to_proto().metrics if metric.key in cleaned}
 
     def create(self, name: str, tags: Mapping[str, str], start_ms: int) -> str:
         """Create an MLflow run and return its id."""

@@ -117,14 +117,19 @@ class MLflowTracker(Tracker):
             self._is_connected = True
         self._ids.clear()
         self._runs.open_experiment()
-        run = self._runs.read(record.mlflow_run_id)
+        run, curves = self._runs.read(record.mlflow_run_id), self._ledger.trials.read_curves()
+        if run is not None and (key := run.data.tags.get(KEY_TAG, sweep.key)) != sweep.key:
+            # The sweep was taken over. Nobody else may be there to end the runs of the driver that was given up.
+            self._end_runs(key, "KILLED")
+            run = None
+        run = self._find_own([run], curves)
         if record.mlflow_run_id and run is None:
             self._ledger.forget_mlflow(self.name)
             # The ids were just deleted from the ledger, but the server may still have the trials' runs.
             self._may_miss_runs = True
             self._curve, self._sweep_run_id = None, ""
         if run is None:
-            run = next(iter(self._runs.search(KEY_TAG, sweep.key)), None)
+            run = self._find_own(self._runs.search(KEY_TAG, sweep.key), curves)
         params, tags = dict(sweep.params), {**sweep.tags, SWEEP_TAG: sweep.name, KEY_TAG: sweep.key}
         if run is None:
             run_id = self._runs.create(sweep.name, tags, int(time.time() * 1000))
@@ -197,15 +202,32 @@ class MLflowTracker(Tracker):
 
     def end(self, status: str, outcome: Outcome | None) -> None:
         """End the sweep's and the baseline's MLflow runs with the status, and other open child runs as KILLED."""
-        end_ms = int(time.time() * 1000)
-        for run in self._runs.search(ENTRY_TAG, f"{self.sweep.key}/%", " and attributes.status = 'RUNNING'", like=True):
-            is_baseline = run.data.tags[TRIAL_TAG] == BASELINE
-            self._runs.end(run.info.run_id, status if is_baseline else "KILLED", end_ms)
-        self._runs.end(self._sweep_run_id, status, end_ms)
+        self._end_runs(self.sweep.key, status)
+
+    def _end_runs(self, key: str, status: str) -> None:
+        running, end_ms = " and attributes.status = 'RUNNING'", int(time.time() * 1000)
+        children = self._runs.search(ENTRY_TAG, f"{key}/%", running, like=True)
+        for run in (*children, *self._runs.search(KEY_TAG, key, running)):
+            is_baseline = run.data.tags.get(TRIAL_TAG) == BASELINE
+            is_ended = is_baseline or run.info.run_id == self._sweep_run_id
+            self._runs.end(run.info.run_id, status if is_ended else "KILLED", end_ms)
 
     def is_refusal(self, error: BaseException) -> bool:
         """Return whether MLflow refuses the content of a request, or what was to be sent does not exist here."""
-        return getattr(error, "error_code", "") in REFUSALS or isinstance(error, MissingError)
+        is_refused = getattr(error, "error_code", "") in REFUSALS or isinstance(error, MissingError)
+        return is_refused or super().is_refusal(error)
+
+    def _find_own(self, runs: Iterable[Any], reports: Iterable[Report]) -> Any:
+        """Return the first run whose newest points the ledger has; None if there is none.
+
+        Other points are of a driver with another copy of the ledger, such as a newer one than was restored from a
+        backup. Its run stays as it is, because MLflow would keep the points of both, twice at a step.
+        """
+        names, times = {"score", "best_score"}, set()
+        for report in reports:
+            names.update(report.numbers)
+            times.add(int(report.time_s * 1000))
+        return next((run for run in runs if run and self._runs.read_last_times(run, names) <= times), None)
 
     # -- Methods for the MLflow runs of trials ------------------------------------------------------------------------
 
@@ -259,11 +281,12 @@ class MLflowTracker(Tracker):
         tags |= {"rltune.enqueued_by": trial.enqueued_by} if trial.enqueued_by else {}
         tags |= {"rltune.origin": trial.origin} if trial.origin else {}
         tags["rltune.seeds"] = ",".join(str(seed) for seed in trial.seeds)
-        run = self._runs.read(trial.mlflow_run_id)
+        reports = self._ledger.table(trial.kind).read_reports(trial.number)
+        run = self._find_own([self._runs.read(trial.mlflow_run_id)], reports)
         is_lost = run is None and trial.mlflow_run_id is not None
         # A create request whose answer was lost may have succeeded, so the run is searched by its tag.
         if run is None and self._may_miss_runs:
-            run = next(iter(self._runs.search(ENTRY_TAG, tags[ENTRY_TAG])), None)
+            run = self._find_own(self._runs.search(ENTRY_TAG, tags[ENTRY_TAG]), reports)
         params: dict[str, Any] = dict(trial.params)
         if run is None:
             run_id = self._runs.create(trial.run_key.name, tags, int((trial.began_s or time.time()) * 1000))
@@ -276,8 +299,8 @@ class MLflowTracker(Tracker):
                 # The trial is retried, so tags about its earlier failure are deleted.
                 for tag in FAILURE_TAGS & run.data.tags.keys():
                     self._runs.drop_tag(run_id, tag)
-        if is_lost:  # A user has deleted the run permanently in MLflow, so all of the trial's reports are logged again.
-            self._runs.log(run_id, {}, {}, _to_points(self._ledger.table(trial.kind).read_reports(trial.number)))
+        if is_lost:  # MLflow does not have the trial's run any more, so all of its reports are logged again.
+            self._runs.log(run_id, {}, {}, _to_points(reports))
             self._ledger.mark_trial(self.name, trial.kind, trial.number, revision=0, checkpoint=None)
         if run_id != trial.mlflow_run_id:
             self._ledger.table(trial.kind).set_mlflow_run(trial.number, run_id)

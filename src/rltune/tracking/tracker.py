@@ -140,11 +140,12 @@ class Tracker:
         return None
 
     def is_refusal(self, error: BaseException) -> bool:
-        """Return whether an error means that a working server rejects the data; then retries are limited.
+        """Return whether trying again cannot help; then the operation is tried a few times, and by the next driver.
 
-        By default nothing is a refusal, so that everything is delivered again until it succeeds.
+        By default that is what Python itself raises in code that is wrong, such as a TypeError. An OSError, and a class
+        of some library's, may be an outage, after which everything is delivered.
         """
-        return False
+        return type(error).__module__ == "builtins" and not isinstance(error, OSError | MemoryError)
 
 
 def get_certified_score(trial: TrialRecord) -> dict[str, float]:

@@ -122,8 +122,8 @@ class Frames:
         self.rows = np.zeros((2 * capacity + NUMBERS, size), np.uint8)
         self._step = max(1, capacity // 64)
         self._limit, self._free = capacity + self._step, np.arange(capacity + self._step)
-        # Where the observation of each number lies, of each source.
-        self._places: dict[int, Array] = {}
+        # Of each source, where its last observations lie, and the number of the next one.
+        self._recent: dict[int, tuple[int, Array]] = {}
 
     def add(self, steps: Steps, used: Array, num_recent: int) -> Array:
         """Store the observations of steps; return their transitions with places in place of numbers.
@@ -137,19 +137,16 @@ class Frames:
         count = len(steps.frames)
         if count + num_recent > NUMBERS:
             raise UnsupportedError(f"more than {NUMBERS} images at once")
-        places = self._places.setdefault(steps.source, np.full(NUMBERS, -1))
-        numbers = (steps.first + np.arange(-num_recent, count)) % NUMBERS
-        places[numbers[num_recent:]] = -1
+        following, recent = self._recent.get(steps.source, (steps.first, np.zeros(0, np.int64)))
+        recent = recent[max(0, len(recent) - num_recent) if following == steps.first else len(recent) :]
         if len(self._free) < count:
-            recent = [each[each >= 0] for each in self._places.values()]
-            self._sweep(np.concatenate([used, *recent]), count)
-        places[numbers[num_recent:]], self._free = self._free[:count], self._free[count:]
-        self.rows[places[numbers[num_recent:]]] = steps.frames
+            self._sweep(np.concatenate([used, *(places for _, places in self._recent.values())]), count)
+        places, self._free = self._free[:count], self._free[count:]
+        self.rows[places] = steps.frames
+        known = np.concatenate([recent, places])
+        self._recent[steps.source] = (steps.first + count) % NUMBERS, known
         rows: Array = steps.rows.copy()
-        rows[:, :2] = places[rows[:, :2].astype(np.int64)]
-        kept = places[numbers]
-        places[:] = -1  # Older ones belong to no further transition.
-        places[numbers] = kept
+        rows[:, :2] = known[(rows[:, :2].astype(np.int64) - (steps.first - len(recent))) % NUMBERS]
         return rows
 
     def _sweep(self, used: Array, count: int) -> None:
@@ -172,7 +169,7 @@ class Frames:
         old, new = np.unique(used, return_inverse=True)
         self.rows[: len(old)] = frames[old]
         self._limit = max(self._limit, len(old))
-        self._free, self._places = np.arange(len(old), self._limit), {}
+        self._free, self._recent = np.arange(len(old), self._limit), {}
         return new.reshape(used.shape)
 
 
