@@ -137,6 +137,7 @@ def run_probe(
     row, several_agents = find_capabilities(config.algo), spec.policies is not None
     check_algorithm(config.algo, parse_space({}), row, several_agents=several_agents)
     facts = examine_env(spec, START_S)
+    spec = replace(spec, action_mask=facts.mask.to_dict()) if facts.mask else spec
     obstacles = find_obstacles(config.algo, spec, config.env.vectorize, facts.find_policy_spaces())
     # Env runners of the combinations could not normalise rewards.
     config = replace(config, algo=remove_from_values(config.algo, {*obstacles, "rewards"}))

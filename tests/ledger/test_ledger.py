@@ -335,12 +335,12 @@ def test_sweeps_of_one_database_have_requests_of_their_own(ledger: Ledger, url: 
 def test_what_failed_goes_on_with_all_that_it_had(ledger: Ledger) -> None:
     number, params = ask(ledger)
     add_reports(ledger, number, {100: 1.0, 200: 2.0})
-    ledger.trials.end(number, "FAIL", "it broke", traceback="line 1", log="trials/0/failure.txt")
+    ledger.trials.end(number, "FAIL", "it broke", traceback="line 1", log="trials/0/failure.txt", cause="environment")
     before = ledger.read_pending_trials("a")[0].revision
     ledger.add_request(RETRY, {TRIALS: [0, 5], CERTIFY: []}, "maria@host")
     (again,) = ledger.reopen_failed(ledger.read_requests()[0])
     assert (again.number, again.state, again.params, list(again.reports)) == (0, "RUNNING", params, [100, 200])
-    assert (again.traceback, again.log, again.ended_s) == (None, None, None)
+    assert (again.traceback, again.log, again.cause, again.ended_s) == (None, None, None, None)
     assert ledger.read_pending_trials("a")[0].revision == before + 1, "trackers are to show it"
     add_reports(ledger, number, {300: 3.0})
     assert ledger.trials.end(number, "COMPLETE", "whole budget").scores

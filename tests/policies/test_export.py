@@ -22,11 +22,13 @@ from ray.rllib.algorithms.sac import SACConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
 from rltune.compat.row_catalog import LAYOUT, RowPPOCatalog
+from rltune.envs.actions import split_batch
 from rltune.envs.observations import make_layout, make_view_space
 from rltune.errors import PolicyError
 from rltune.policies.bundle_reader import BundlePolicy
 from rltune.policies.bundle_writer import write_bundle
 from rltune.policies.export import Graph, export_policy
+from tests.policies.parts_modules import PARTS, write_parts
 from tests.policies.rllib_modules import runner_of
 
 FILTER = {"mean": np.array([0.3, -0.2, 1.5]), "var": np.array([0.5, 0.4, 9.0]), "clip": 10.0}
@@ -193,3 +195,20 @@ def test_missing_packages_and_wrong_formats_are_named(tmp_path: Path, monkeypatc
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(PolicyError, match=r"rltune\[export\]"):
         export_policy("sweep:any", tmp_path / "x.onnx")
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_each_part_of_an_action_is_an_output(name: str, tmp_path: Path) -> None:
+    _, policy = write_parts(tmp_path, PARTS[name])
+    names = [f"actions.{part.name}" if part.path else "actions" for part in policy.actions.parts]
+    export_policy(policy, tmp_path / "policy.onnx")
+    export_policy(policy, tmp_path / "policy.pt2", "torch")
+    session = onnxruntime.InferenceSession(str(tmp_path / "policy.onnx"), providers=["CPUExecutionProvider"])
+    assert [output.name for output in session.get_outputs()] == [*names, "distribution"]
+    seen = np.random.default_rng(5).normal(size=(50, 4)).astype(np.float32)
+    leaves = session.run(names, {session.get_inputs()[0].name: seen})
+    for action in split_batch(policy.actions.fold(leaves), 50):
+        assert PARTS[name].contains(action)
+    for ours, theirs in zip(policy.actions.unfold(policy.act(seen)), leaves, strict=True):
+        assert theirs.dtype == ours.dtype
+        np.testing.assert_allclose(theirs, ours, atol=1e-4)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +15,16 @@ import numpy as np
 import pytest
 from gymnasium import spaces as S
 from mlflow.exceptions import MlflowException
+from mlflow.pyfunc.scoring_server import predictions_to_json
 from real import PATIENCE_S, Project
 
 import rltune
+from rltune.envs.actions import split_batch
 from rltune.envs.facts import describe_space
 from rltune.policies.bundle_reader import POLICIES, BundlePolicy
 from rltune.policies.served_model import load_model
 from tests.policies.bundles import BOX, DISCRETE, write_linear
+from tests.policies.parts_modules import PARTS, write_parts
 
 WRONG = [
     [np.nan] * 4,
@@ -84,6 +89,19 @@ def test_nested_observations_are_served_whole_or_by_leaf(tmp_path: Path) -> None
     ):
         with pytest.raises(MlflowException, match=r"(?s).+\n  allowed: .+\n  try: "):
             model(wrong)
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("name", ["a dict", "a tuple"])
+def test_a_served_action_is_the_environments(name: str, tmp_path: Path) -> None:
+    _, policy = write_parts(tmp_path, PARTS[name])
+    seen = np.zeros((3, 4), np.float32)
+    served = load_model(tmp_path)(seen)
+    np.testing.assert_equal(served, policy.act(seen))
+    assert all(PARTS[name].contains(action) for action in split_batch(served, 3))
+    answer = StringIO()
+    predictions_to_json(served, answer)
+    assert len(json.loads(answer.getvalue())["predictions"]) == len(served)
 
 
 @pytest.mark.fast

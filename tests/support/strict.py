@@ -18,6 +18,7 @@ class Strict(gymnasium.Env[Any, Any]):
         sizes: The number of values of each choice.
         ones: Whether all actions are always legal.
         plain: Whether it has no mask, and no action is illegal.
+        blocked_at: The step after which nothing is legal although the episode goes on; 0 for none.
     """
 
     def __init__(
@@ -27,10 +28,11 @@ class Strict(gymnasium.Env[Any, Any]):
         sizes: tuple[int, ...] = (5,),
         ones: bool = False,
         plain: bool = False,
+        blocked_at: int = 0,
         render_mode: str | None = None,
     ) -> None:
         self.place, self.form, self.sizes, self.ones, self.plain = place, form, tuple(sizes), ones, plain
-        self.render_mode = render_mode
+        self.blocked_at, self.render_mode = blocked_at, render_mode
         self.action_space: Any = S.Discrete(sizes[0]) if len(sizes) == 1 else S.MultiDiscrete(sizes)
         self.observation_space: Any = S.Box(-1, 1, (3,), np.float32)
         if place == "observation" and not plain:
@@ -50,7 +52,7 @@ class Strict(gymnasium.Env[Any, Any]):
 
     def _find_mask(self) -> Any:
         # Nothing is legal after the last step.
-        legal = [flags & (self.at < 30) for flags in self.legal]
+        legal = [flags & (self.at < 30) & (self.at != (self.blocked_at or 30)) for flags in self.legal]
         if self.form == "tuple":
             return tuple(flags.astype(np.int8) for flags in legal)
         if self.form == "joint":
@@ -85,5 +87,29 @@ class Strict(gymnasium.Env[Any, Any]):
         return np.zeros((16, 16, 3), np.uint8)
 
 
+class Trap(gymnasium.Env[Any, Any]):
+    """Has two states in turn. Action 1 is worth 1 in the first and action 0 in the second; action 2 is illegal."""
+
+    action_space: Any = S.Discrete(3)
+    observation_space: Any = S.Box(0, 1, (2,), np.float32)
+
+    def _look(self) -> Any:
+        state = self.at % 2
+        return np.eye(2, dtype=np.float32)[state], {"action_mask": np.array([1, 1, 0], np.int8)}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.at = 0
+        return self._look()
+
+    def step(self, action: Any) -> Any:
+        assert action != 2, "illegal"
+        reward = float(action == 1 - self.at % 2)
+        self.at += 1
+        obs, info = self._look()
+        return obs, reward, self.at == 8, False, info
+
+
 gymnasium.register("Strict-v0", entry_point=Strict)
-STRICT = f"{__name__}:Strict-v0"
+gymnasium.register("Trap-v0", entry_point=Trap)
+STRICT, TRAP = f"{__name__}:Strict-v0", f"{__name__}:Trap-v0"

@@ -188,6 +188,28 @@ def test_a_policy_speaks_the_language_of_its_environment(
     assert evaluate_checkpoint(tmp_path, 3, seed=0).mean == 8.0
 
 
+@pytest.mark.parametrize("name", ["choices", "choices and numbers", "whole numbers"])
+@pytest.mark.parametrize("how", ["async", pytest.param("rllib", marks=pytest.mark.ray)])
+def test_parts_reach_environments_however_they_are_stepped(
+    how: str, name: str, request_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: Any
+) -> None:
+    if how == "rllib":
+        request.getfixturevalue("ray_cluster")
+    kwargs = {"observation_space": TABLE, "action_space": DECLARED[name][2]}
+    entry = gymnasium.envs.registration.EnvSpec("Declared-v0", Declared, kwargs=kwargs)
+    monkeypatch.setitem(gymnasium.registry, "Declared-v0", entry)
+    words = ("algo.training.train_batch_size_per_learner=64", "algo.env_runners.num_envs_per_env_runner=2")
+    vectorize = ("env.vectorize=async",) if how == "async" else ()
+    build = make_plan(request_of("algo=ppo", "env=gym", "env.id=Declared-v0", *words, *vectorize)).build
+    engine = "fast" if how == "async" else "rllib"
+    runner = AlgorithmRunner(build, {"num_epochs": 1}, seed=1, engine=engine, threads=1, scored_steps=1000)
+    assert isinstance(runner.algorithm, FastAlgorithm) == (engine == "fast")
+    assert runner.train().env_steps > 0
+    runner.save(tmp_path, {"algo": "ppo"})
+    runner.stop()
+    assert evaluate_checkpoint(tmp_path, 3, seed=0).mean == 8.0
+
+
 NORMALISED = ("algo=ppo", "env=pendulum", "algo.normalise=[rewards]", "algo.env_runners.num_envs_per_env_runner=3")
 
 

@@ -28,6 +28,7 @@ from rltune.envs.step_count import read_reward
 from rltune.errors import ConfigError, PolicyError
 from rltune.formatting import spell_command
 from rltune.policies.evaluation import find_step_limit, make_generator
+from rltune.policies.policy import make_mask_reader
 from rltune.policies.result import explain_cut
 
 COLUMNS = ("episode", "obs", "action", "reward", "terminated", "truncated", "next_obs")
@@ -93,10 +94,11 @@ def _play_episode(
 ) -> tuple[list[tuple[Any, ...]], bool, bool]:
     """Play one episode; return its rows, whether it was cut at the limit, and whether no failure has cut it."""
     rows: list[tuple[Any, ...]] = []
-    obs, state, done, is_cut = env.reset(seed=seed)[0], None, False, False
-    rng = make_generator(seed)
+    (obs, info), state, done, is_cut = env.reset(seed=seed), None, False, False
+    rng, reader = make_generator(seed), make_mask_reader(policy, env)
     while not done:
-        action, state = policy.predict(obs, state, deterministic=deterministic, rng=rng)
+        mask = {"action_mask": reader.read(obs, info)} if reader else {}
+        action, state = policy.predict(obs, state, deterministic=deterministic, rng=rng, **mask)
         following, reward, terminated, truncated, info = env.step(to_python(env.action_space, action))
         if truncated and was_cut(info):  # The copy has failed and was made again (env.restarts).
             return rows, False, False

@@ -29,10 +29,10 @@ def find_obstacles(
         vectorize: The setting ``env.vectorize``.
         spaces: The spaces of its observations and actions; None with several agents.
     """
-    from rltune.envs.observations import make_layout  # Imported here, because Gymnasium loads slowly.
+    from rltune.envs.observations import find_layout  # Imported here, because Gymnasium loads slowly.
 
     # Images, choices and masks stay as they are; vectors beside them are normalised.
-    layout = None if spaces is None else make_layout(spaces[0], spec.encode)
+    layout = None if spaces is None else find_layout(spaces[0], spec)
     reasons = (
         ("observations", "there are several agents", spaces is None),
         ("observations", "they have no vectors", layout is not None and not layout.num_vector),

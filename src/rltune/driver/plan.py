@@ -443,6 +443,8 @@ def _check_env(
     facts = examine_env(spec, config.failures.stall_s, meanwhile)
     if facts.time_limit:  # It ends its episodes by itself, so that its digest must not depend on the setting.
         spec = replace(spec, evaluation_steps=None)
+    if facts.mask:
+        spec = replace(spec, action_mask=facts.mask.to_dict())
     spaces = facts.find_policy_spaces()
     check_spaces(config.algo, spec, spaces, row, space)
     check_mask(config.algo, config.env.id, facts.mask, facts.action_space, row)

@@ -59,6 +59,11 @@ class ActionPart(NamedTuple):
         return ".".join(map(str, self.path))
 
     @property
+    def is_rounded(self) -> bool:
+        """Whether outputs of the network are rounded to whole numbers."""
+        return self.kind == NUMBERS and self.dtype.kind != "f"
+
+    @property
     def num_elements(self) -> int:
         """The number of its elements."""
         return math.prod(self.shape)
@@ -69,7 +74,7 @@ class ActionPart(NamedTuple):
             return _cast(_cast(values, np.dtype(np.int64)) + self.low, self.dtype)
         if self.base is not None:
             values = self.base + (values + self.shift) * self.half
-        if self.dtype.kind != "f":
+        if self.is_rounded:
             values = values.round()
         if self.low is not None:
             library: Any = np

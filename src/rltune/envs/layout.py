@@ -278,7 +278,7 @@ class Layout:
 
     def read_named(self, leaves: Mapping[str, Any]) -> Any:
         """Return the observation, or the batch, that has these leaves by their names; None if others are named."""
-        names = {leaf.name: leaf.path for leaf in self.leaves}
+        names = {leaf.name: leaf.path for leaf in self.leaves if leaf.path or leaf.kind != MASK}
         return nest({path: leaves[name] for name, path in names.items()}) if set(names) == set(leaves) else None
 
     def stack(self, observations: Sequence[Any]) -> Any:
@@ -309,7 +309,7 @@ def _find(leaf: Leaf, observation: Any) -> Any:
     """
     part = observation
     if leaf.kind == MASK and not leaf.path:
-        raise ValueError("an observation comes with a mask of the legal actions: action_mask is missing")
+        raise ValueError("there is no action_mask, and a policy that was trained with one does not act without it")
     for key in leaf.path:
         try:
             part = part[key]
@@ -375,8 +375,10 @@ def join_flags(flags: Any, sizes: Sequence[int]) -> Any:
 
 def _read_mask(leaf: Leaf, mask: Any) -> Any:
     """Return the flags of one observation [flags], or of a batch [n, flags]."""
-    flat = read_flags(mask)
-    return flat if flat.size == leaf.shape[0] else read_flags(mask, -1)
+    flags, count = read_flags(mask, -1), leaf.shape[0]
+    if flags.shape[-1:] == (count,) and flags.ndim <= 2:
+        return flags
+    return flags.reshape(-1) if flags.size == count else flags.reshape(len(flags), -1)
 
 
 def _write(leaf: Leaf, rows: Any, target: Any) -> None:

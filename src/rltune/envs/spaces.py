@@ -1,6 +1,7 @@
 """Check the observations of an environment, leave parts of them out, and turn a network's actions into its own.
 
-What networks see of observations is in `rltune.envs.observations`. They choose a number from 0 or one vector.
+What networks see of observations is in `rltune.envs.observations`, and what they choose in `rltune.envs.actions`;
+policies give the environment's own actions.
 """
 
 from __future__ import annotations

@@ -274,7 +274,8 @@ class Ledger:
             *((columns.kind == kind) & columns.number.in_(numbers) for kind, numbers in request.payload.items())
         )
         has_failed = (columns.sweep_id == self.sweep_id) & (columns.state == "FAIL") & is_named
-        values = {"state": "RUNNING", "stop_reason": _REOPENED, "ended_s": None, "traceback": None, "log": None}
+        values = {"state": "RUNNING", "stop_reason": _REOPENED, "ended_s": None}
+        values |= dict.fromkeys(("traceback", "log", "cause"))
         reopen = update(SWEEP_TRIALS).where(has_failed).values(**values, revision=columns.revision + 1)
         with self.fence.begin() as connection:
             reopened = connection.execute(reopen.returning(columns.kind, columns.number)).all()

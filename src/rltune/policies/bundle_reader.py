@@ -22,7 +22,7 @@ from torch import nn
 
 if __package__ == "rltune.policies":
     from rltune.envs.actions import ActionParts
-    from rltune.envs.layout import Layout, make_space, read_bound
+    from rltune.envs.layout import ILLEGAL, Layout, make_space, read_bound
 else:  # In a model the other files lie beside this one, and are not registered in ``sys.modules``, as this one is not.
 
     def _load_beside(name: str) -> Any:
@@ -35,7 +35,9 @@ else:  # In a model the other files lie beside this one, and are not registered 
 
     ActionParts = _load_beside("actions.py").ActionParts  # type: ignore[misc]
     _layout = _load_beside("layout.py")
-    Layout, make_space, read_bound = _layout.Layout, _layout.make_space, _layout.read_bound  # type: ignore[misc]
+    ILLEGAL, Layout, make_space, read_bound = (  # type: ignore[misc]
+        getattr(_layout, name) for name in ("ILLEGAL", "Layout", "make_space", "read_bound")
+    )
 
 FORMAT = 1  # The current version of the bundle's format; all versions from 1 on can be read.
 # The folder with one bundle per policy of a multi-agent checkpoint; a policy.json about all of them lies beside it.
@@ -206,8 +208,12 @@ class QHead(CategoricalHead):
 
     def sample(self, out: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Act epsilon-greedily on the Q values, with the last epsilon of the training."""
-        explore = rng.random(len(out)) < self.settings.get("epsilon", 0.0)
-        return np.where(explore, rng.integers(out.shape[-1], size=len(out)), out.argmax(-1))
+        explore, is_legal = rng.random(len(out)) < self.settings.get("epsilon", 0.0), out != ILLEGAL
+        if is_legal.all():
+            drawn = rng.integers(out.shape[-1], size=len(out))
+        else:  # The number of a legal action becomes that of an action.
+            drawn = (is_legal.cumsum(-1) > rng.integers(is_legal.sum(-1))[:, None]).argmax(-1)
+        return np.where(explore, drawn, out.argmax(-1))
 
 
 class GaussianHead(Head):
@@ -427,12 +433,19 @@ class Network(nn.Module):
         if self.memory_size:
             hidden, cell = self.parts["memory"][0](hidden, memory.chunk(2, dim=-1))  # type: ignore[index]
             memory = torch.cat((hidden, cell), dim=-1)
-        return self.head.compute_output(self, hidden), memory
+        return self._mask(rows, self.head.compute_output(self, hidden)), memory
+
+    def _mask(self, rows: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """Return the outputs with `ILLEGAL` for illegal actions; those of numbers follow those of choices."""
+        if (leaf := self.layout.mask) is None:
+            return out
+        legal = torch.where(rows[:, self.layout.columns(leaf)] != 0, out[:, : leaf.size], ILLEGAL)
+        return torch.cat([legal, out[:, leaf.size :]], dim=1)
 
     def read_images(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return what the images' own layers make of them, and all other columns; rows without an image as they are."""
+        """Return what the images' own layers make of them, and all other columns; no network sees a mask."""
         if not self.layout.images:
-            return rows
+            return rows if self.layout.mask is None else rows[:, : -self.layout.mask.size]
         seen = []
         for index, leaf in enumerate(self.layout.images):
             image = rows[:, self.layout.columns(leaf)]
@@ -567,7 +580,7 @@ class BundlePolicy:
         """Clear the hidden state of a recurrent policy before a new episode; other policies do not need this."""
         self._memory = None
 
-    def act(self, obs: Any, deterministic: bool | None = None, rng: Rng = None) -> Any:
+    def act(self, obs: Any, deterministic: bool | None = None, rng: Rng = None, action_mask: Any = None) -> Any:
         """Choose the action for one observation, or the actions for a batch of observations.
 
         A recurrent policy continues the episodes of the call before, one for each observation, until ``reset``.
@@ -581,15 +594,17 @@ class BundlePolicy:
                 policy's own ``deterministic`` says.
             rng: Draws sampled actions: a generator, one generator for each observation of a batch, or a seed for this
                 call alone. None: a new generator in each call.
+            action_mask: Which actions are legal, as the environment says it beside the observation; a batch has one
+                more axis in front. Needed by policies that were trained with it.
 
         Returns:
             What ``env.step`` takes, a NumPy scalar or an array, or a dict or tuple of parts; with a batch axis in front
             of each part where ``obs`` has one.
 
         Raises:
-            ValueError: ``obs`` fits neither one observation nor a batch.
+            ValueError: ``obs`` fits neither one observation nor a batch, or ``action_mask`` is missing.
         """
-        actions, self._memory = self.predict(obs, self._memory, deterministic=deterministic, rng=rng)
+        actions, self._memory = self.predict(obs, self._memory, None, deterministic, rng, action_mask)
         # The index [()] turns a zero-dimensional array into a NumPy scalar, as which a Discrete action is passed.
         return actions[()] if self.spaces["action"]["type"] == "Discrete" else actions
 
@@ -600,6 +615,7 @@ class BundlePolicy:
         episode_start: Any = None,
         deterministic: bool | None = None,
         rng: Rng = None,
+        action_mask: Any = None,
     ) -> tuple[Any, Any]:
         """Choose actions with the signature of Stable-Baselines3's ``predict``, for evaluation code written for it.
 
@@ -610,11 +626,12 @@ class BundlePolicy:
             episode_start: Which episodes begin with their observation: their memory is not used.
             deterministic: As for ``act``. Stable-Baselines3's own default is False; its evaluation passes True.
             rng: As for ``act``.
+            action_mask: As for ``act``.
 
         Returns:
             The actions, and the state for the next call.
         """
-        rows, memory, single = self.prepare_inputs(obs, state)
+        rows, memory, single = self.prepare_inputs(obs, state, action_mask)
         if episode_start is not None and self.memory_size:
             memory = np.where(np.asarray(episode_start, dtype=bool).reshape(-1, 1), np.float32(0), memory)
         with torch.inference_mode():
@@ -629,7 +646,7 @@ class BundlePolicy:
             actions = np.asarray(actions[0]) if single else actions
         return actions, after.numpy() if self.memory_size else state
 
-    def prepare_inputs(self, obs: Any, state: Any) -> tuple[np.ndarray, np.ndarray, bool]:
+    def prepare_inputs(self, obs: Any, state: Any, action_mask: Any = None) -> tuple[np.ndarray, np.ndarray, bool]:
         """Encode observations and the hidden state as inputs of the network. Subclasses may override it.
 
         Returns:
@@ -640,9 +657,9 @@ class BundlePolicy:
             ValueError: ``obs`` fits neither one observation nor a batch, or holds what is no observation: text, NaN, an
                 infinite number, or one that a discrete space does not have. A Box's bounds are not checked, because
                 environments leave them; see ``check_range``. Or ``state`` is the memory of another number of episodes
-                or of another policy, or not finite.
+                or of another policy, or not finite. Or the policy needs a mask, or has none, or nothing is legal.
         """
-        rows, single = self._encode_observations(obs)
+        rows, single = self._encode_observations(obs, action_mask)
         return rows, self._read_memory(state, len(rows)), single
 
     def _read_memory(self, state: Any, num_episodes: int) -> np.ndarray:
@@ -655,8 +672,10 @@ class BundlePolicy:
         _check_finite(memory, "a memory")
         return memory
 
-    def _encode_observations(self, obs: Any) -> tuple[np.ndarray, bool]:
-        encoded, single = self.layout.encode_batch(obs)
+    def _encode_observations(self, obs: Any, action_mask: Any) -> tuple[np.ndarray, bool]:
+        if action_mask is not None and self.layout.mask is None:
+            raise ValueError("this policy was trained without an action mask")
+        encoded, single = self.layout.encode_batch(obs, action_mask)
         rows: np.ndarray = self.layout.view(encoded)
         if self.observation_filter is not None:
             # The observation normalisation clips, and so would hide infinite numbers.
@@ -664,7 +683,17 @@ class BundlePolicy:
             rows = self._filter(rows, self.observation_filter)
         rows = np.ascontiguousarray(rows, dtype=np.float32)
         _check_finite(rows, "an observation")
+        if self.layout.mask is not None:
+            begins = np.cumsum([0, *self.actions.sizes[:-1]])
+            flags = rows[:, self.layout.columns(self.layout.mask)]
+            if not np.maximum.reduceat(flags, begins, axis=1).all():
+                raise ValueError("no action is legal by the action mask")
         return rows, single
+
+    @property
+    def needs_mask(self) -> bool:
+        """Whether it acts only with an ``action_mask`` beside the observation."""
+        return self.layout.mask is not None and not self.layout.mask.path
 
     def _filter(self, rows: np.ndarray, normalise: ObservationFilter) -> np.ndarray:
         """Normalise the columns of vectors; others stay as they are."""

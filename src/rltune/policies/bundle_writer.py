@@ -21,6 +21,7 @@ from torch import nn
 
 from rltune.compat.rllib_internals import FORWARD_METHODS, read_part
 from rltune.config.capabilities import list_algos, network_of
+from rltune.envs.actions import ActionParts
 from rltune.envs.facts import EnvFacts, describe_space
 from rltune.envs.layout import FIRST, Layout, Leaf
 from rltune.envs.observations import make_layout
@@ -94,6 +95,8 @@ def write_bundle(
         "action_space": describe_space(module.action_space if action_space is None else action_space),
         "actions": actions,
     }
+    if not ActionParts(spec["action_space"]).is_identity:  # RLlib's setting is about what it sends to `NetworkAction`.
+        spec["actions"] = "normalize"
     root = Path(folder)
     root.mkdir(parents=True, exist_ok=True)
     np.savez(root / "weights.npz", **weights)  # type: ignore[arg-type]  # NumPy's stub mixes up the keywords.

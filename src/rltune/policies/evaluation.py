@@ -29,7 +29,7 @@ from rltune.envs.spec import EnvSpec, spec_of
 from rltune.envs.step_count import read_reset, read_reward, read_step
 from rltune.errors import ConfigError, PolicyError, choices
 from rltune.policies import bundle_reader
-from rltune.policies.policy import AnyPolicy, load_playable
+from rltune.policies.policy import AnyPolicy, load_playable, make_mask_reader
 from rltune.policies.result import Evaluation, explain_cut
 from rltune.policies.rllib_policy import RLlibPolicy
 from rltune.policies.uri import Source, read_environment, require_own_environment
@@ -353,9 +353,12 @@ def _play(
     with open_copies(copies) as shared, contextlib.ExitStack() as stack:
         envs = shared.take(policy, spec, episodes, lambda: progress(0, episodes))
         obs: list[Any] = []
-        for episode, env in enumerate(envs):
+        readers, masks = [make_mask_reader(policy, env) for env in envs], list[Any]()
+        for episode, (env, reader) in enumerate(zip(envs, readers, strict=True)):
             with call_guest(f"reset of copy {episode + 1} of {len(envs)}"):
-                obs.append(read_reset(env.reset(seed=seed + episode))[0])
+                observation, info = read_reset(env.reset(seed=seed + episode))
+                masks.append(reader and reader.read(observation, info))
+                obs.append(observation)
             progress(0, episodes)
         limit, cut = find_step_limit(envs[0], spec_of(spec).step_limit), []
         returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
@@ -367,22 +370,28 @@ def _play(
 
         def reset(index: int, episode: int) -> Any:
             try:
-                return read_reset(envs[index].reset(seed=seed + episode))[0]
+                observation, info = read_reset(envs[index].reset(seed=seed + episode))
+                if reader := readers[index]:
+                    masks[index] = reader.read(observation, info)
+                return observation
             except GUEST_FAULTS as error:
                 raise_fault(error, f"reset of copy {index + 1}")
 
         def step(index: int, action: Any) -> Any:
             try:
                 returned = read_step(envs[index].step(to_python(envs[index].action_space, action)))
-                observation, reward, *ends = returned
-                return observation, read_reward(reward), *ends
+                observation, reward, terminated, truncated, info = returned
+                if reader := readers[index]:
+                    masks[index] = reader.read(observation, info, is_over=bool(terminated or truncated))
+                return observation, read_reward(reward), terminated, truncated, info
             except GUEST_FAULTS as error:
                 raise_fault(error, f"step {lengths[current[index]] + 1} of copy {index + 1}")
 
         def choose() -> Any:
             rng = [generators[current[i]] for i in busy]
+            mask = {"action_mask": np.stack([masks[i] for i in busy])} if readers[0] else {}
             try:
-                return policy.predict(policy.stack([obs[i] for i in busy]), memory, begins, deterministic, rng)
+                return policy.predict(policy.stack([obs[i] for i in busy]), memory, begins, deterministic, rng, **mask)
             except PolicyError:
                 for i in busy:
                     if fault := find_observation_fault(_list_parts(envs[i], obs[i]), obs[i]):

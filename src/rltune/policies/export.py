@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 from rltune.config.capabilities import list_algos
-from rltune.envs.layout import ONE_HOT, VECTOR, WHOLE, Leaf, nest
+from rltune.envs.layout import MASK, ONE_HOT, VECTOR, WHOLE, Leaf, nest
 from rltune.envs.observations import list_leaves
 from rltune.errors import PolicyError, choices, describe_exception
 from rltune.policies.bundle_reader import BundlePolicy
@@ -92,7 +92,9 @@ class Graph(nn.Module):
         parts = {}
         for leaf, values in zip(self.layout.leaves, leaves, strict=True):
             flat = values.reshape(values.shape[0], -1)
-            if leaf.sizes:
+            if leaf.kind == MASK:
+                flat = _join_flags(flat != 0, leaf.sizes)
+            elif leaf.sizes:
                 index = flat.to(torch.int64) - torch.tensor(leaf.starts)
                 flags = [nn.functional.one_hot(index[:, i], size) for i, size in enumerate(leaf.sizes)]
                 flat = torch.cat(flags, dim=1)
@@ -109,6 +111,14 @@ class Graph(nn.Module):
         normalise = self.filter._replace(mean=self.filter.mean[columns], scale=self.filter.scale[columns])
         normalised: torch.Tensor = normalise.apply(flat)
         return normalised
+
+
+def _join_flags(flags: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+    """Do what `rltune.envs.layout.join_flags` does, with tensors; without sizes return the flags as they are."""
+    first, *others = torch.split(flags, list(sizes), dim=1) if sizes else [flags]
+    for part in others:
+        first = (first.unsqueeze(2) & part.unsqueeze(1)).flatten(1)
+    return first
 
 
 def _to_tensors(values: Any) -> Any:
@@ -150,7 +160,8 @@ def export_policy(
         own, exported = (_play(policy, each, observations) for each in (partial(_step, policy), step))
         num_leaves = len(policy.actions.parts)
         pairs = list(zip(own, exported, strict=False))  # A program of torch.export has no distribution.
-        difference = max(_measure_difference(*pair, format) for pair in pairs[:num_leaves])
+        parts = zip(policy.actions.parts, pairs[:num_leaves], strict=True)
+        difference = max(_measure_difference(*pair, format, part.is_rounded) for part, pair in parts)
         if not all(np.allclose(*pair, rtol=10 * TOLERANCE, atol=10 * TOLERANCE) for pair in pairs[num_leaves:]):
             raise PolicyError(
                 ": the parameters of the exported distribution differ from the policy's own",
@@ -189,6 +200,9 @@ def _check_format(format: str) -> None:
         )
 
 
+BESIDE = ("", "action_mask")
+"""Stands for the path of a mask that is not in the observation."""
+
 Leaves = Mapping[tuple[Any, ...], np.ndarray]
 """The leaves of observations by their paths, each with the axis of the batch in front."""
 
@@ -198,10 +212,10 @@ Step = Callable[[Leaves, Any], Any]
 
 def _step(policy: BundlePolicy, leaves: Leaves, state: Any) -> Any:
     """Act deterministically by the policy itself, as its exported file should."""
-    observations = nest(leaves)
-    rows, memory, _ = policy.prepare_inputs(observations, state)
+    observations, mask = nest({path: leaf for path, leaf in leaves.items() if path != BESIDE}), leaves.get(BESIDE)
+    rows, memory, _ = policy.prepare_inputs(observations, state, mask)
     out, _ = policy.network.step(torch.from_numpy(rows), torch.from_numpy(memory))
-    actions, after = policy.predict(observations, state, deterministic=True)
+    actions, after = policy.predict(observations, state, deterministic=True, action_mask=mask)
     return actions, after, policy.network.head.parametrize(out).numpy()
 
 
@@ -231,7 +245,10 @@ def _write(policy: BundlePolicy, observations: Leaves, path: Path, format: str) 
         inputs, outputs = [*inputs, "state"], [*outputs, "next_state"]
     if with_distribution:
         outputs.append(DISTRIBUTION)
-    about = json.dumps({"info": policy.info, "spaces": policy.spaces, "head": policy.head, "acting": policy.acting})
+    about = json.dumps(
+        {"info": policy.info, "spaces": policy.spaces, "head": policy.head, "acting": policy.acting}
+        | {"sizes": policy.actions.sizes}
+    )
     with _silence_exporters():
         batch = torch.export.Dim("batch")
         shapes = (tuple({0: batch} for _ in example),)  # The graph takes any number of tensors.
@@ -288,7 +305,21 @@ def _draw_observations(policy: BundlePolicy) -> Leaves:
     """Draw 1,000 observations: around the training's observation statistics if it kept any, else within the bounds."""
     rng = np.random.default_rng(0)
     spaces = dict(list_leaves(policy.observation_space))
-    return {leaf.path: _draw_leaf(policy, leaf, spaces[leaf.path], rng) for leaf in policy.layout.leaves}
+    drawn = {}
+    for leaf in policy.layout.leaves:
+        if leaf.kind == MASK:
+            drawn[leaf.path or BESIDE] = _draw_flags(leaf.sizes or policy.actions.sizes, rng)
+        else:
+            drawn[leaf.path] = _draw_leaf(policy, leaf, spaces[leaf.path], rng)
+    return drawn
+
+
+def _draw_flags(sizes: Sequence[int], rng: np.random.Generator) -> np.ndarray:
+    """Draw masks in which each choice has a legal value."""
+    parts = [rng.random((NUM_CHECKED, size)) < 0.5 for size in sizes]
+    for part in parts:
+        part[np.arange(NUM_CHECKED), rng.integers(part.shape[1], size=NUM_CHECKED)] = True
+    return np.concatenate(parts, axis=1).astype(np.int8)
 
 
 def _draw_leaf(policy: BundlePolicy, leaf: Leaf, space: Any, rng: np.random.Generator) -> np.ndarray:
@@ -313,17 +344,27 @@ def _draw_leaf(policy: BundlePolicy, leaf: Leaf, space: Any, rng: np.random.Gene
     return np.asarray(np.where(small, even, 2 * spread), dtype=dtype)
 
 
-def _measure_difference(expected: np.ndarray, exported: np.ndarray, format: str) -> float:
+def _measure_difference(expected: np.ndarray, exported: np.ndarray, format: str, is_rounded: bool) -> float:
     """Compare the exported policy's actions with the original's, and return the largest difference.
+
+    Args:
+        expected: A part of the original's actions.
+        exported: The same of the exported policy's.
+        format: The format, for the error.
+        is_rounded: Whether it is rounded to whole numbers, of which the next one may be the nearest by chance.
 
     Raises:
         PolicyError: It is too great.
     """
     same_form = expected.shape == exported.shape
     gap = float(np.abs(expected.astype(np.float64) - exported.astype(np.float64)).max()) if same_form else float("inf")
-    discrete = np.issubdtype(expected.dtype, np.integer)
+    discrete = expected.dtype.kind != "f"
     allowed = TOLERANCE if discrete else max(TOLERANCE, float(np.finfo(expected.dtype).eps))
-    if gap > 0 if discrete else not np.allclose(expected, exported, rtol=allowed, atol=allowed):
+    if is_rounded:
+        is_close = same_form and np.allclose(expected, exported, rtol=allowed, atol=1.0)
+    else:
+        is_close = gap == 0 if discrete else np.allclose(expected, exported, rtol=allowed, atol=allowed)
+    if not is_close:
         raise PolicyError(
             f": the exported policy's actions differ from the policy's own by up to {gap:.3g}",
             "equal actions" if discrete else f"a difference of at most {allowed:g}",

@@ -53,13 +53,15 @@ def _make_example(policy: Policy | MultiAgentPolicy) -> tuple[Any, Mapping[Any, 
         batches = {agent: _sample_batch(policy.policies[owner]) for agent, owner in policy.owners.items()}
         return batches, policy.act(batches)
     batch = _sample_batch(policy)
-    chosen, memory = policy.predict(batch)
+    mask = np.ones((2, policy.layout.mask.shape[0]), np.int8) if policy.layout.mask else None
+    chosen, memory = policy.predict(batch, action_mask=mask)
     leaves = zip(policy.actions.parts, policy.actions.unfold(chosen), strict=True)
     outputs: dict[Any, Any] = {f"actions.{part.name}" if part.path else None: leaf for part, leaf in leaves}
     if policy.memory_size:
         outputs = {"actions" if name is None else name: leaf for name, leaf in outputs.items()}
-        return {"obs": batch, "state": memory}, {**outputs, "state": memory}
-    return batch, outputs
+        inputs = {"obs": batch, "state": memory} | ({"action_mask": mask} if policy.needs_mask else {})
+        return inputs, {**outputs, "state": memory}
+    return {"obs": batch, "action_mask": mask} if policy.needs_mask else batch, outputs
 
 
 def _sample_batch(policy: Policy) -> Any:

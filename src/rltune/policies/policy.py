@@ -17,6 +17,7 @@ import torch
 from rltune.checkpoints.store import is_own_checkpoint
 from rltune.envs.actions import split_batch
 from rltune.envs.layout import make_space
+from rltune.envs.masks import AUTO, MaskReader, MaskSource
 from rltune.errors import PolicyError, choices
 from rltune.formatting import spell_command
 from rltune.ledger.sweep_ref import LATEST, SweepRef
@@ -35,7 +36,7 @@ from rltune.policies.uri import (
 class Policy(bundle_reader.BundlePolicy):
     """A trained policy that can build its training environment, and whose errors say what is allowed and what to do."""
 
-    def prepare_inputs(self, obs: Any, state: Any) -> tuple[np.ndarray, np.ndarray, bool]:
+    def prepare_inputs(self, obs: Any, state: Any, action_mask: Any = None) -> tuple[np.ndarray, np.ndarray, bool]:
         """Encode observations and the hidden state as inputs of the network.
 
         Raises:
@@ -43,8 +44,14 @@ class Policy(bundle_reader.BundlePolicy):
                 memory is of another number of episodes, or of another policy.
         """
         try:
-            return super().prepare_inputs(obs, state)
+            return super().prepare_inputs(obs, state, action_mask)
         except ValueError as error:
+            if self.needs_mask and action_mask is None:
+                mask = MaskSource.parse((self.info.get("env") or {}).get("action_mask") or AUTO)
+                spelled = mask.spelled if mask and mask.spelled else "mask"
+                raise PolicyError(
+                    str(error), "an observation and its action_mask", f"policy.act(obs, action_mask={spelled})"
+                ) from None
             memory = " and one observation of each episode that it remembers" if self.memory_size else ""
             raise PolicyError(
                 str(error),
@@ -191,6 +198,19 @@ def _build_env(policy: Policy | MultiAgentPolicy, arguments: Mapping[str, Any]) 
         raise PolicyError("this policy does not name its environment", "info['env']", "give evaluate an env=")
     require_own_environment(spec, policy)
     return make_env(spec, **arguments)
+
+
+def make_mask_reader(policy: AnyPolicy, env: Any) -> MaskReader | None:
+    """Make what reads the masks of an environment for a policy that does not act without; None if it needs none.
+
+    Args:
+        policy: The policy.
+        env: An environment as `rltune.envs.build.make_env` builds it.
+    """
+    if not getattr(policy, "needs_mask", False):
+        return None
+    source = MaskSource.parse((policy.info.get("env") or {}).get("action_mask") or AUTO)
+    return source and MaskReader(env, source)
 
 
 AnyPolicy: TypeAlias = bundle_reader.BundlePolicy | MultiAgentPolicy | RLlibPolicy

@@ -19,8 +19,8 @@ import numpy as np
 from mlflow.exceptions import MlflowException
 from mlflow.pyfunc import PythonModel
 
-STATE = ("state", "episode_start")
-"""The keys beside the observations, for policies with memory."""
+STATE = ("state", "episode_start", "action_mask")
+"""The keys beside the observations, for policies with memory, and for those that were trained with an action mask."""
 
 
 def _load_reader() -> ModuleType:
@@ -76,10 +76,17 @@ def act(policy: Any, model_input: Any, deterministic: bool | None = None, agent:
         inputs = model_input if _has_key(space, model_input) else {"obs": model_input}
         obs = _read_observations(policy, inputs["obs"])
         policy.check_range(obs)
-        actions, state = policy.predict(obs, inputs.get("state"), inputs.get("episode_start"), deterministic)
+        actions, state = policy.predict(
+            obs, inputs.get("state"), inputs.get("episode_start"), deterministic, None, _read_mask(inputs)
+        )
         if policy.memory_size:
             return {"actions": actions, "state": state}
         return actions if policy.actions.is_nested else np.asarray(actions)
+
+
+def _read_mask(inputs: Mapping[str, Any]) -> Any:
+    """Return the masks of a batch; one mask is a batch of one."""
+    return None if inputs.get("action_mask") is None else np.atleast_2d(np.asarray(inputs["action_mask"]))
 
 
 def _has_key(space: dict[str, Any], model_input: Any) -> bool:
@@ -153,7 +160,8 @@ class PolicyModel(PythonModel):
                 as a dict of its parts by name, such as ``robot.camera``; the same under the key ``obs``,
                 or a data frame with one row an observation and one column a feature. One observation is a
                 batch of one. For a recurrent policy also ``state`` (n, memory_size), as the last call returned it,
-                and ``episode_start`` (n): where it is true, or without a state, an episode begins.
+                and ``episode_start`` (n): where it is true, or without a state, an episode begins. For a policy
+                trained with an action mask beside the observations also ``action_mask`` (n, flags).
                 Of several agents, a dict of observations by agent, any of them.
             params: ``deterministic`` for the other way of acting.
 

@@ -162,7 +162,7 @@ class Trial(tune.Trainable):
         Returns:
             The report. Its numbers are those of `rltune.trial.metrics`; ``score`` is NaN until the first episode
             has ended. ``records`` are of the checkpoints written, ``returns`` (at the end, where the task wants
-            episodes) of the episodes played, ``failed``, ``cause``, ``call`` and ``traceback`` of what went wrong,
+            episodes) of the episodes played, ``failed``, ``cause`` and ``traceback`` of what went wrong,
             ``notes`` of the restore and of the episodes. Without ``nominal_steps`` it is no report: it brings a
             checkpoint that was due before, an interruption or a failure.
         """
@@ -198,7 +198,7 @@ class Trial(tune.Trainable):
         """
         state = self._state
         was_trained = state.reports >= self.task.reports
-        began, steps_before, trained_before = time.time(), state.env_steps, state.train_s
+        steps_before, trained_before = state.env_steps, state.train_s
         clock, cpu_s = time.perf_counter(), time.process_time()
         mark = self._next_mark()
         pause: str | None = None
@@ -213,7 +213,7 @@ class Trial(tune.Trainable):
             report[CPU] = 100 * (time.process_time() - cpu_s) / (time.perf_counter() - clock)
         report |= {MEMORY: psutil.Process().memory_info().rss / 1e6, **measure_gpu()}
         records = self._checkpoints.save_if_due(state, self._runners, report["score"])
-        report |= {"records": records, "began": began, "ended": time.time(), "done": mark == self.task.env_steps}
+        report |= {"records": records, "done": mark == self.task.env_steps}
         if report["done"] and self.task.episodes:
             if was_trained:
                 report |= self._play_best(records)
@@ -344,7 +344,7 @@ class Trial(tune.Trainable):
 
 
 def describe_failure(error: BaseException, env_steps: int, folder: Path, gpus: float = 0.0) -> dict[str, Any]:
-    """Describe a trial's failure for the driver: a reason in one line, its cause and call, and the traceback's end.
+    """Describe a trial's failure for the driver: a reason in one line, its cause, and the traceback's end.
 
     Args:
         error: What was raised.
@@ -363,7 +363,7 @@ def describe_failure(error: BaseException, env_steps: int, folder: Path, gpus: f
         reason = f"{reason}, at environment step {env_steps}"
     reason = describe_out_of_memory(root, gpus) or reason
     trace = "".join(traceback.format_exception(error))[-4000:]
-    about = {"failed": reason[:500], "cause": cause.value, "call": getattr(root, "call", ""), "traceback": trace}
+    about = {"failed": reason[:500], "cause": cause.value, "traceback": trace}
     return {name: value.encode(errors="backslashreplace").decode() for name, value in about.items()}
 
 

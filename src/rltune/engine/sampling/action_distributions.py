@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltune.engine.features import UnsupportedError
-from rltune.envs.actions import ActionParts
+from rltune.envs.actions import ActionPart, ActionParts
 from rltune.envs.facts import describe_space
 from rltune.policies.bundle_reader import CategoricalHead, GaussianHead, Head, PartsHead
 
@@ -101,10 +101,10 @@ class Actions:
         self.dtype: Any = np.float32 if num_numbers else np.int64
         self.num_inputs = head.count_outputs(sizes[0] if is_one_choice else len(sizes) + num_numbers)
         self.noise = Noise(rng, (num_envs, sum(sizes) + num_numbers), gumbel=sum(sizes))
-        self._scaling: ActionParts | None = None
+        self._numbers: ActionPart | None = None
         if isinstance(space, gym.spaces.Box):
             # The wrapper of the environment scales and clips the numbers of several parts.
-            self._scaling = ActionParts(describe_space(space), clips=not config.normalize_actions)
+            (self._numbers,) = ActionParts(describe_space(space), clips=not config.normalize_actions).parts
         self.best, self._draw = head.choose_best, head.draw
 
     def sample(self, inputs: Array) -> Array:
@@ -113,9 +113,9 @@ class Actions:
 
     def for_env(self, actions: Array) -> Array:
         """Scale and clip actions as RLlib's ``NormalizeAndClipActions`` does, each number by its own bounds."""
-        if self._scaling is None:
+        if self._numbers is None:
             return actions
-        scaled: Array = self._scaling.decode(actions)
+        scaled: Array = self._numbers.decode(actions)
         return scaled
 
 

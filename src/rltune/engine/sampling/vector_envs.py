@@ -225,6 +225,9 @@ class VectorEnvs:
         self.action_space = env.action_space
         self._has_floats = np.issubdtype(self.observation_space.dtype, np.floating)
         self._zeros = np.zeros(math.prod(self.observation_space.shape or ()), self.observation_space.dtype)
+        # Gymnasium takes the choices and the numbers of all environments as two arrays.
+        parts = self.single_action_space
+        self._num_choices = parts[0].shape[0] if isinstance(parts, gym.spaces.Tuple) else None
         self._steps, self._has_failed = 0, False
         self.records: list[tuple[int, EpisodeRecord]] = []
 
@@ -253,8 +256,12 @@ class VectorEnvs:
     def step(self, actions: Array) -> Step:
         """Step all environments at once."""
         self._steps += 1
+        if (count := self._num_choices) is None:
+            sent: Any = actions
+        else:
+            sent = actions[:, :count].astype(np.int64), actions[:, count:]
         try:
-            obs, rewards, terminated, truncated, infos = read_step(self.env.step(actions))
+            obs, rewards, terminated, truncated, infos = read_step(self.env.step(sent))
         except GUEST_FAULTS as error:
             self._raise_fault(error, f"step {self._steps} of {self.num_envs} copies")
         records = infos.get(RECORD)
