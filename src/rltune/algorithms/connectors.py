@@ -16,6 +16,7 @@ from ray.rllib.utils.filter import MeanStdFilter as RunningFilter
 from ray.rllib.utils.filter import RunningStat
 
 from rltune.algorithms.far_values import JUDGED_AFTER, FarValue, limit_far_values, limit_first_values
+from rltune.compat.rllib_internals import is_learning
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class VectorFilter(MeanStdFilter):
 
     def _normalise(self, values: Any) -> Any:
         held = self._filters[None]
-        if not self._update_stats:
+        if not is_learning(self):
             return held(values, update=False)
         stats = held.running_stats
         if stats.num_pushes < JUDGED_AFTER:

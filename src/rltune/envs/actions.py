@@ -145,7 +145,7 @@ class ActionParts:
         return part.dtype in (np.float32, np.float64) and (part.low is None or bool(part.scaled.all()))
 
     @functools.cached_property
-    def _strides(self) -> tuple[Any, Any] | None:
+    def strides(self) -> tuple[Any, Any] | None:
         """By how much the number of a combination grows with each choice, and the number of values of each."""
         if not (self.joint and self._digits):
             return None
@@ -185,8 +185,8 @@ class ActionParts:
             chosen: A NumPy array; or a tensor, if this came from `map_arrays`.
         """
         rows = chosen.reshape(chosen.shape[0], -1)
-        if self._strides is not None:
-            rows = rows // self._strides[0] % self._strides[1]
+        if self.strides is not None:
+            rows = rows // self.strides[0] % self.strides[1]
         leaves, first, number = [], 0, len(self._digits)
         for part in self.parts:
             count = part.num_elements
@@ -203,7 +203,7 @@ class ActionParts:
         kinds: dict[str, list[Any]] = {CHOICES: [], NUMBERS: []}
         for part, leaf in zip(self.parts, leaves, strict=True):
             kinds[part.kind].append(_encode_part(part, leaf))
-        if self._strides is not None:
+        if self.strides is not None:
             return np.int64(np.ravel_multi_index(tuple(np.concatenate(kinds[CHOICES])), self._digits))
         row = np.concatenate([*kinds[CHOICES], *kinds[NUMBERS]]).astype(self.row_dtype)
         return row[0] if self.is_choice else row
@@ -225,7 +225,7 @@ class ActionParts:
             )
             for part in self.parts
         )
-        other._strides = self._strides and (convert(self._strides[0]), convert(self._strides[1]))
+        other.strides = self.strides and (convert(self.strides[0]), convert(self.strides[1]))
         return other
 
 
