@@ -60,7 +60,7 @@ RESOLVED = {
     "fit_sizes": ("config", "driver.plan", "driver.starting"),
 }
 # Tables of what a setting can name: their rows are strings, so that no setting is checked by importing it.
-REGISTRIES = {"rltune.config.schema": ("tracking",), "rltune.config.capabilities": ("algorithms", "engine")}
+REGISTRIES = {"rltune.config.schema": ("tracking",), "rltune.config.capabilities": ("algorithms", "compat", "engine")}
 OWNERS = {"mlflow": ("tracking", "policies"), "hydra": ("compose", "cli")}
 
 

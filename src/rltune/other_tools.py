@@ -191,6 +191,12 @@ _SETTINGS = {
     **_replace("normalize_observations normalise_observations norm_obs", "a list", "algo.normalise=[observations]"),
     **_replace("normalize_rewards norm_reward env.rewards.normalise", "a list", "algo.normalise=[rewards]"),
     **_replace("policy_kwargs", "the network's settings one by one", _HIDDEN),
+    **_replace(
+        "features_extractor_class features_extractor features_extractor_kwargs",
+        "the class as it is, by its module and its name",
+        "algo.rl_module.encoder=my_nets:Extractor",
+    ),
+    **_replace("encoder encoder_kwargs", "ppo, a2c and dqn, which train an encoder of yours", "algo=ppo"),
     **_replace("ortho_init", "a policy whose last layer begins small", "algo.rl_module.small_policy_init=true"),
     **_replace("anneal_lr", "a schedule of [step, value] pairs", "space.lr=[[0,1e-3],[100000,1e-5]]"),
     **_replace("device cuda", "GPUs, or fractions of one, for each trial", "resources.gpus_per_trial=1"),

@@ -137,6 +137,7 @@ def run_probe(
     row, several_agents = find_capabilities(config.algo), spec.policies is not None
     check_algorithm(config.algo, parse_space({}), row, several_agents=several_agents)
     facts = examine_env(spec, START_S)
+    spec = replace(spec, action_mask=facts.mask.to_dict()) if facts.mask else spec
     obstacles = find_obstacles(config.algo, spec, config.env.vectorize, facts.find_policy_spaces())
     # Env runners of the combinations could not normalise rewards.
     config = replace(config, algo=remove_from_values(config.algo, {*obstacles, "rewards"}))
@@ -511,11 +512,15 @@ def _work(task: Task, driver: Connection) -> None:
     prepare_environment()
     config = max(check_corners(task.build, task.space), key=estimate_size)
     from rltune.engine import build_algorithm, find_obstacle
-    from rltune.envs.spaces import find_network_spaces
+    from rltune.envs.observations import find_network_spaces
     from rltune.trial.metrics import read_result
 
     spaces = task.build.facts.find_policy_spaces()
-    fallback = find_obstacle(config, spaces and find_network_spaces(*spaces)) if task.engine == "fast" else None
+    fallback = (
+        find_obstacle(config, spaces and find_network_spaces(*spaces, task.build.with_params({}).env))
+        if task.engine == "fast"
+        else None
+    )
     engine = "rllib" if fallback else task.engine
     # torch has already read OMP_NUM_THREADS, and Ray sets it for its own workers.
     os.environ.pop("OMP_NUM_THREADS", None)

@@ -228,7 +228,7 @@ READ_WITH = [
 @pytest.mark.parametrize(
     ("name", "value", "spaces", "is_read"),
     [
-        ("fcnet_hiddens", [8], {"is_image": True, "is_discrete": True}, False),
+        ("fcnet_hiddens", [8], {"is_image": True, "is_discrete": True}, True),
         ("fcnet_hiddens", [8], {"is_image": False, "is_discrete": True}, True),
         ("conv_filters", [[8, 4, 2]], {"is_image": False, "is_discrete": True}, False),
         ("conv_filters", [[8, 4, 2]], {"is_image": True, "is_discrete": True}, True),

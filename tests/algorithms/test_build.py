@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import gymnasium
-import numpy as np
 import pytest
 from builds import make_build
 
-from rltune.algorithms.build import DEFAULT_MODULE, build_config, import_config_class, make_inputs_absolute
+from rltune.algorithms.build import build_config, import_config_class, make_inputs_absolute
 from rltune.engine import build_algorithm
-from rltune.envs.facts import EnvFacts
-from rltune.envs.spaces import find_network_spaces
 from rltune.envs.spec import EnvSpec
 from rltune.errors import ConfigError
 
@@ -49,34 +45,6 @@ def test_a_gpu_share_goes_to_the_learner(algo):
 
 def test_copies_step_together_as_asked(algo):
     assert "async" in str(build_config(make_build(algo(), CARTPOLE, "async"), {}, 0).gym_env_vectorize_mode).lower()
-
-
-@pytest.mark.parametrize(
-    ("shape", "dtype", "given", "layers"),
-    [
-        ((84, 84, 4), np.float32, None, 0),  # RLlib has some of its own.
-        ((84, 84, 4), np.uint8, None, 4),
-        ((24, 32, 3), np.float32, None, 2),
-        ((5, 5, 3), np.uint8, None, 1),
-        ((24, 32, 3), np.float32, [[8, 3, 2]], 1),
-        ((7,), np.float32, None, 0),
-    ],
-)
-def test_images_get_convolutions_that_fit_their_size(shape, dtype, given, layers, algo, monkeypatch):
-    class Camera(gymnasium.Env):
-        observation_space = gymnasium.spaces.Box(0, 1, shape, dtype)
-        action_space = gymnasium.spaces.Discrete(2)
-
-    monkeypatch.setitem(gymnasium.registry, "Camera-v0", gymnasium.envs.registration.EnvSpec("Camera-v0", Camera))
-    algo_file = set_in(algo(), "rl_module.model_config.conv_filters", given)
-    config = build_config(
-        make_build(algo_file, EnvSpec("Camera-v0"), facts=EnvFacts(Camera.observation_space, Camera.action_space)),
-        {},
-        0,
-    )
-    assert len(config.model_config["conv_filters"] or []) == layers
-    spaces = {DEFAULT_MODULE: find_network_spaces(Camera.observation_space, Camera.action_space)}
-    config.get_multi_rl_module_spec(spaces=spaces, inference_only=False).build()
 
 
 def set_in(algo_file, path, value):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from plans import preflight
 
 from rltune.algorithms.multi_agent import ParallelEnvAdapter
@@ -67,6 +67,27 @@ def test_agents_see_and_do_what_networks_take():
     assert obs["b"].tolist() == [0, 0, 0, 1]
     assert env.env.got["a"] == -1
     assert env.env.got["b"].shape == (2, 2)
+
+
+def test_agents_act_in_several_parts():
+    class Acting(Parting):
+        def step(self, actions):
+            self.got = actions
+            assert all(self.action_space(agent).contains(action) for agent, action in actions.items()), actions
+            return super().step(actions)
+
+        def action_space(self, agent):
+            parts = Dict(go=Discrete(3, start=2), at=Box(-2, 2, (2,)))
+            return parts if agent == "a" else MultiDiscrete([3, 2], start=[1, 0])
+
+    env = ParallelEnvAdapter(Acting())
+    assert env.action_spaces["a"] == Tuple((MultiDiscrete([3]), Box(-1, 1, (2,))))
+    assert env.action_spaces["b"] == MultiDiscrete([3, 2])
+    env.reset()
+    env.step({"a": (np.array([1]), np.float32([0.5, 3.0])), "b": np.array([2, 1])})
+    assert env.env.got["a"]["go"] == 3
+    assert env.env.got["a"]["at"].tolist() == [1.0, 2.0]
+    assert env.env.got["b"].tolist() == [3, 1]
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,11 @@ import gymnasium
 import numpy as np
 import pytest
 from builds import make_build
+from gymnasium.spaces import Box, Discrete, Tuple
 
-from rltune.algorithms.preflight import check_corners, check_spaces
-from rltune.config.capabilities import find_capabilities
+from rltune.algorithms.preflight import check_corners, check_mask, check_spaces
+from rltune.config.capabilities import TABLE, find_capabilities
+from rltune.envs.masks import MaskSource
 from rltune.envs.spec import EnvSpec
 from rltune.errors import ConfigError
 from rltune.search.space import parse_space
@@ -105,24 +107,43 @@ def test_processes_that_the_algo_file_counts_are_allowed(algo):
     assert (config.num_env_runners, config.num_learners) == (2, 2)
 
 
-@pytest.mark.parametrize(
-    ("name", "refused"), [("sac", "observations are images"), ("dqn", "actions are Box"), ("ppo", None)]
-)
+@pytest.mark.parametrize(("name", "refused"), [("sac", "which has images"), ("dqn", "actions are Box"), ("ppo", None)])
 def test_spaces_that_an_algorithm_does_not_take_are_refused(settings, name, refused):
     spaces = gymnasium.spaces.Box(0, 255, (40, 40, 3), np.uint8), gymnasium.spaces.Box(-1.0, 1.0, (2,))
     row = find_capabilities(settings[name].algo)
     if refused is None:
-        check_spaces(settings[name].algo, "Camera-v0", spaces, row)
+        check_spaces(settings[name].algo, EnvSpec("Camera-v0"), spaces, row)
         return
     with pytest.raises(ConfigError, match=refused):
-        check_spaces(settings[name].algo, "Camera-v0", spaces, row)
+        check_spaces(settings[name].algo, EnvSpec("Camera-v0"), spaces, row)
 
 
-def test_whole_numbers_are_a_choice(settings):
-    spaces = gymnasium.spaces.Discrete(5), gymnasium.spaces.Box(0, 3, (2,), np.int32)
-    check_spaces(settings["dqn"].algo, "Whole-v0", spaces, find_capabilities(settings["dqn"].algo))
-    with pytest.raises(ConfigError, match="discrete actions are for"):
-        check_spaces(settings["sac"].algo, "Whole-v0", spaces, find_capabilities(settings["sac"].algo))
+S = gymnasium.spaces
+MIXED = S.Tuple((S.Discrete(2), S.Box(0, 1)))
+
+
+@pytest.mark.parametrize(
+    ("space", "name", "refused"),
+    [
+        (S.Box(0, 3, (2,), np.int32), "dqn", None),
+        (S.Box(0, 3, (2,), np.int32), "sac", None),
+        (S.Box(0, 3, (8,), np.int32), "dqn", "65536 combinations"),
+        (S.MultiBinary(339), "ppo", None),
+        (S.MultiBinary(339), "dqn", "combinations"),
+        (S.MultiBinary(4), "sac", "discrete actions are for"),
+        (MIXED, "ppo", None),
+        (MIXED, "dqn", "choices and numbers"),
+        (MIXED, "sac", "discrete actions are for"),
+    ],
+)
+def test_an_algorithm_takes_the_parts_that_it_can_choose(space, name, refused, settings):
+    algo, spaces = settings[name].algo, (S.Box(0, 1, (5,)), space)
+    if refused is None:
+        check_spaces(algo, EnvSpec("Parts-v0"), spaces, find_capabilities(algo))
+        return
+    with pytest.raises(ConfigError, match=refused) as error:
+        check_spaces(algo, EnvSpec("Parts-v0"), spaces, find_capabilities(algo))
+    assert error.value.key == "algo"
 
 
 def test_a_config_is_built_and_checked_without_a_copy(algo):
@@ -139,3 +160,29 @@ def test_policies_of_several_agents_are_built_without_a_copy(algo, monkeypatch):
     monkeypatch.setattr("rltune.envs.pettingzoo.make_parallel_env", lambda *_: pytest.fail("a copy was made"))
     (config,) = check_corners(build, parse_space({}))
     assert list(config.policies) == list(build.facts.agents) == ["agent_0", "agent_1", "agent_2"]
+
+
+@pytest.mark.parametrize(
+    ("algo", "sizes", "space"),
+    [
+        ("sac", (2,), Discrete(2)),
+        ("dqn", (2,), Tuple([Discrete(2), Box(0, 3, (1,), np.int64)])),
+    ],
+)
+def test_an_algorithm_that_would_choose_illegal_actions_is_refused(settings, algo, sizes, space):
+    mask, row = MaskSource("info", sizes), find_capabilities(settings[algo].algo)
+    with pytest.raises(ConfigError) as caught:
+        check_mask({"name": algo}, "Game-v0", mask, space, row)
+    assert (caught.value.key, caught.value.value) == ("algo", algo)
+    assert "env.action_mask=off" in caught.value.fix
+    check_mask({"name": algo}, "Game-v0", None, space, row)
+
+
+@pytest.mark.parametrize("algo", ["ppo", "a2c", "dqn", "rainbow", "appo", "impala"])
+def test_algorithms_with_masks_take_them(settings, algo):
+    row = find_capabilities(settings[algo].algo)
+    check_mask({"name": algo}, "Game-v0", MaskSource("info", (2,)), Discrete(2), row)
+
+
+def test_datasets_and_world_models_have_no_masks():
+    assert [name for name, row in TABLE.items() if row.uses_masks and (row.offline or row.network is None)] == []

@@ -11,7 +11,15 @@ from typing import Any
 import pytest
 from real import Project
 
-from rltune.certification.champion import Candidate, _compare, _make_description, _make_tags, _rank, register_champion
+from rltune.certification.champion import (
+    Candidate,
+    _compare,
+    _make_description,
+    _make_tags,
+    _open_model,
+    _rank,
+    register_champion,
+)
 from rltune.certification.finalists import EVALUATION_SEED, Finalist
 from rltune.certification.result import Certification, CertifiedPolicy, Configuration, SeedResult, judge_configurations
 from rltune.certification.selection import Player
@@ -23,6 +31,7 @@ from rltune.policies.policy import load_policy
 from rltune.policies.result import Evaluation
 from rltune.records import RunKey
 from rltune.tracking.model_registry import ModelRegistry, RegisteredModel
+from tests.support.own_encoders import write_untrained
 
 ENV = EnvConfig("cartpole", "CartPole-v1")
 NUM_EPISODES = 100
@@ -175,6 +184,19 @@ def test_a_version_tells_the_failed_seeds_of_its_certification() -> None:
         ["319", "0 of 5, 1 tie, 5 needed", "-0.8", "4 of 5, up to 99%"],
     ]
     assert _make_tags(certified)["rltune.failed_seeds"] == "0 of 5"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "has_graph"), [("Attention", True), ("Branching", False)])
+def test_the_model_of_an_own_encoder_has_a_graph_if_it_can(tmp_path: Path, name: str, has_graph: bool) -> None:
+    lines: list[str] = []
+    write_untrained(tmp_path, name=name)
+    before = sorted(tmp_path.iterdir())
+    with _open_model(tmp_path, Player(notify=lines.append)) as files:
+        assert ("network.onnx" in {path.name for path in files.iterdir()}) is has_graph
+        assert (files / "weights.npz").read_bytes() == (tmp_path / "weights.npz").read_bytes()
+    assert sorted(tmp_path.iterdir()) == before
+    assert ["ONNX cannot express" in line for line in lines] == ([] if has_graph else [True])
 
 
 def test_a_champion_that_a_resume_registers_again_is_still_called_one(tmp_path: Path, monkeypatch: Any) -> None:

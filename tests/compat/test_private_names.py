@@ -60,6 +60,11 @@ NAMES: dict[str, tuple[str, ...]] = {
     "ray.rllib.utils.torch_utils:torch.use_deterministic_algorithms": (),
     "ray.rllib.algorithms.algorithm:Algorithm._set_up_metrics": (),
     "ray.rllib.algorithms.sac.sac_catalog:SACCatalog._build_qf_encoder_continuous": ("framework",),
+    "ray.rllib.core.models.catalog:Catalog._get_encoder_config": (
+        "observation_space",
+        "model_config_dict",
+        "action_space",
+    ),
     "ray.rllib.core.learner.learner:Learner._set_optimizer_lr": ("optimizer", "lr"),
     "ray.rllib.core.rl_module.torch:TorchRLModule._forward": ("batch",),
     "ray.rllib.core.rl_module.torch:TorchRLModule._forward_train": ("batch",),

@@ -11,21 +11,24 @@ from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
 from rltune.engine.off_policy.transitions import RowLayout
+from tests.engine.masked import draw_flags, mask_config
 
 ROWS, INPUTS, ACTIONS, GAMMA = 48, 5, 3, 0.95
 OBS = gym.spaces.Box(-10, 10, (INPUTS,), np.float32)
 LAYOUT = RowLayout((INPUTS,), 1)
+MASKED_LAYOUT = RowLayout((INPUTS + ACTIONS,), 1)
 
 
-def make_config(model: dict[str, Any], **training: Any) -> DQNConfig:
+def make_config(model: dict[str, Any], masked: bool = False, **training: Any) -> DQNConfig:
     model = {"fcnet_hiddens": [16, 16], "head_fcnet_hiddens": [8]} | model
-    return (
+    config = (
         DQNConfig()
         .environment(observation_space=OBS, action_space=gym.spaces.Discrete(ACTIONS))
         .training(**({"lr": 3e-3, "gamma": GAMMA, "train_batch_size_per_learner": ROWS} | training))
         .rl_module(model_config=DefaultModelConfig(**model))
         .debugging(seed=3)
     )
+    return mask_config(config, INPUTS, ACTIONS) if masked else config
 
 
 def make_learner(config: DQNConfig) -> Any:
@@ -52,6 +55,17 @@ def random_columns(n_step: int, seed: int) -> dict[str, np.ndarray]:
         "weights": rng.random(ROWS).astype(np.float32),
         "n_step": np.full(ROWS, n_step, np.float32),
     }
+
+
+def add_flags(columns: dict[str, np.ndarray], seed: int, ones: bool = False) -> dict[str, np.ndarray]:
+    """Return a batch whose observations end with flags, of which those of its actions are set."""
+    rng, masked = np.random.default_rng(seed), dict(columns)
+    for name in ("obs", "new_obs"):
+        flags = np.ones((ROWS, ACTIONS), np.float32) if ones else draw_flags(rng, ROWS, ACTIONS)
+        if name == "obs":
+            flags[np.arange(ROWS), columns["actions"]] = 1
+        masked[name] = np.hstack([columns[name], flags])
+    return masked
 
 
 def our_rows(columns: dict[str, np.ndarray], n_step: int) -> np.ndarray:

@@ -11,27 +11,38 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
 from rltune.engine.on_policy.ppo import TrainBatch
-from rltune.engine.on_policy.ppo_loss import PPOBatch, gaussian_logp
+from rltune.engine.on_policy.ppo_loss import ActionDistribution, PPOBatch
+from rltune.engine.sampling.action_distributions import count_parts
+from tests.engine.masked import mask_config
 
 ROWS, INPUTS = 96, 5
 OBS = gym.spaces.Box(-10, 10, (INPUTS,), np.float32)
-SPACES = {"discrete": gym.spaces.Discrete(3), "continuous": gym.spaces.Box(-1, 1, (2,), np.float32)}
+SPACES = {
+    "discrete": gym.spaces.Discrete(3),
+    "continuous": gym.spaces.Box(-1, 1, (2,), np.float32),
+    "choices": gym.spaces.MultiDiscrete([3, 2, 5]),
+    "buttons": gym.spaces.MultiDiscrete([2, 2, 2, 2]),
+    "mixed": gym.spaces.Tuple((gym.spaces.MultiDiscrete([3, 2]), gym.spaces.Box(-1, 1, (2,), np.float32))),
+}
 
 
-def make_config(space: str, model: dict[str, Any], kind: type[PPOConfig] = PPOConfig, **training: Any) -> PPOConfig:
+def make_config(
+    space: str, model: dict[str, Any], kind: type[PPOConfig] = PPOConfig, masked: bool = False, **training: Any
+) -> PPOConfig:
     settings = {
         "lr": 3e-3,
         "num_epochs": 3,
         "minibatch_size": 32,
         "shuffle_batch_per_epoch": False,
     } | training
-    return (
+    config = (
         kind()
         .environment(observation_space=OBS, action_space=SPACES[space])
         .training(train_batch_size_per_learner=ROWS, **settings)
         .rl_module(model_config=DefaultModelConfig(**({"fcnet_hiddens": [16, 16], "vf_share_layers": False} | model)))
         .debugging(seed=3)
     )
+    return mask_config(config, INPUTS, sum(count_parts(SPACES[space])[0])) if masked else config
 
 
 def rllib_learner(config: PPOConfig) -> Any:
@@ -48,28 +59,42 @@ def random_batch(space: str) -> dict[str, torch.Tensor]:
     def normal(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=generator)
 
-    dist = normal(ROWS, 3 if space == "discrete" else 4) * 0.5
-    if space == "discrete":
-        actions = torch.randint(0, 3, (ROWS,), generator=generator)
-        logp = torch.log_softmax(dist, 1).gather(1, actions[:, None]).squeeze(1)
-    else:
-        actions = dist[:, :2] + normal(ROWS, 2) * dist[:, 2:].exp()
-        logp = gaussian_logp(dist, actions)
+    sizes, numbers = count_parts(SPACES[space])
+    width = sum(sizes)
+    dist = normal(ROWS, width + 2 * numbers) * 0.5
+    parts = [torch.randint(0, size, (ROWS, 1), generator=generator) for size in sizes]
+    if numbers:
+        mean, log_std = dist[:, width:].chunk(2, 1)
+        parts.append(mean + normal(ROWS, numbers) * log_std.exp())
+    actions = torch.cat(parts, 1)
+    actions = actions[:, 0] if space == "discrete" else actions
     return {
         "obs": normal(ROWS, INPUTS),
         "actions": actions,
         "action_dist_inputs": dist,
-        "action_logp": logp,
+        "action_logp": ActionDistribution(sizes, numbers).sampled(dist, actions)[2],
         "advantages": normal(ROWS),
         "value_targets": normal(ROWS) * 5,
     }
 
 
+def add_flags(space: str, columns: dict[str, torch.Tensor], ones: bool = False) -> dict[str, torch.Tensor]:
+    """Return the batch with observations that end with flags, of which those of its actions are set."""
+    generator = torch.Generator().manual_seed(2)
+    sizes, numbers = count_parts(SPACES[space])
+    flags = torch.ones(ROWS, sum(sizes)) if ones else torch.randint(0, 2, (ROWS, sum(sizes)), generator=generator)
+    chosen = columns["actions"].reshape(ROWS, -1)[:, : len(sizes)].long()
+    flags.scatter_(1, chosen + torch.tensor([0, *sizes[:-1]]).cumsum(0), 1)
+    flags = torch.cat([flags, torch.ones(ROWS, 2 * numbers)], 1)
+    dist = torch.where(flags != 0, columns["action_dist_inputs"], -1e9)
+    logp = ActionDistribution(sizes, numbers).sampled(dist, columns["actions"])[2]
+    obs = torch.cat([columns["obs"], flags[:, : sum(sizes)].float()], 1)
+    return {**columns, "obs": obs, "action_dist_inputs": dist, "action_logp": logp}
+
+
 def our_batch(space: str, columns: dict[str, torch.Tensor]) -> PPOBatch:
-    actions, dist = columns["actions"], columns["action_dist_inputs"]
-    if space == "discrete":
-        actions = torch.nn.functional.one_hot(actions, 3).float()
-        dist = torch.log_softmax(dist, 1)
+    distribution = ActionDistribution(*count_parts(SPACES[space]))
+    actions, dist, _ = distribution.sampled(columns["action_dist_inputs"], columns["actions"])
     return PPOBatch(
         columns["obs"], actions, dist, columns["action_logp"], columns["advantages"], columns["value_targets"]
     )

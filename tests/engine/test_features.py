@@ -54,7 +54,6 @@ UNSUPPORTED: dict[str, tuple[str, Any]] = {
     ),
     "complete episodes": ("complete_episodes", lambda c: c.env_runners(batch_mode="complete_episodes")),
     "image bytes": ("observation space Box of uint8", lambda c: c.environment("bytes")),
-    "tuple": ("action space MultiDiscrete", lambda c: c.environment("multi")),
 }
 
 
@@ -76,7 +75,6 @@ def test_an_unsupported_feature_falls_back_and_is_named(
 ) -> None:
     """In one line of the log."""
     register_env("bytes", lambda c: _box_env(gym.spaces.Box(0, 255, (3,), np.uint8), gym.spaces.Discrete(2)))
-    register_env("multi", lambda c: _box_env(CountEnv().observation_space, gym.spaces.MultiDiscrete([2, 2])))
     feature, change = UNSUPPORTED[case]
     config = change(ppo_config())
     assert feature in (find_obstacle(config, find_spaces(config)) or "")

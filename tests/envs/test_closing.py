@@ -76,6 +76,9 @@ def test_a_trials_environments_outlive_it(env_id: str, vectorize: str) -> None:
 
 def test_an_evaluation_keeps_its_episodes() -> None:
     class Idle:
+        def stack(self, observations: Any) -> Any:
+            return observations
+
         def predict(self, obs: Any, *args: Any) -> tuple[list[int], None]:
             return [0] * len(obs), None
 

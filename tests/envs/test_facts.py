@@ -9,6 +9,7 @@ import pytest
 from gymnasium import spaces as S
 
 from rltune.envs.facts import EnvFacts, describe_space, make_space, select_json
+from rltune.envs.masks import MaskSource
 from rltune.errors import ConfigError
 
 pytestmark = pytest.mark.fast
@@ -48,7 +49,9 @@ def test_a_space_without_a_fixed_size_is_refused() -> None:
 
 
 def test_facts_come_back_from_json() -> None:
-    facts = EnvFacts(S.Box(0, 1, (2,)), S.Discrete(2), 500, True, {"render_fps": 30}, notes=("a note",))
+    facts = EnvFacts(
+        S.Box(0, 1, (2,)), S.Discrete(2), 500, MaskSource("info", (2,)), {"render_fps": 30}, notes=("a note",)
+    )
     assert EnvFacts.from_dict(json.loads(json.dumps(facts.to_dict()))) == facts
 
 

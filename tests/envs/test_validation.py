@@ -16,7 +16,9 @@ import few_copies
 import gymnasium
 import numpy as np
 import pytest
+from strict import STRICT
 
+from rltune.envs.masks import MaskSource
 from rltune.envs.spec import EnvSpec
 from rltune.envs.validation import check_env, check_rewards, examine_env, qualify_id, refuse_program
 from rltune.errors import Cause, ConfigError, GuestError, RltuneError
@@ -365,10 +367,10 @@ def test_a_check_makes_one_copy_and_closes_it(settings, key):
 def test_a_check_learns_what_is_known_without_a_copy():
     spec = EnvSpec("CartPole-v1", {"max_episode_steps": 30})
     facts = check_env(spec)
-    assert (facts.time_limit, facts.has_mask, facts.agents) == (30, False, ())
+    assert (facts.time_limit, facts.mask, facts.agents) == (30, None, ())
     assert facts.observation_space.shape == (4,)
     assert facts.metadata["render_fps"] == 50
-    assert check_env(EnvSpec("Taxi-v3")).has_mask
+    assert check_env(EnvSpec("Taxi-v3")).mask
 
 
 GUEST = """import os, sys, time, gymnasium
@@ -512,3 +514,12 @@ def test_an_objective_that_hangs_ends_the_check(tmp_path, monkeypatch):
         examine_env(spec, stall_s=1.0)
     assert caught.value.cause is Cause.STALLED
     assert (caught.value.key, caught.value.value) == ("objective.kind", "hanging_score:score")
+
+
+@pytest.mark.parametrize("sizes", [(5,), (2, 3)])
+@pytest.mark.parametrize("form", ["flat", "tuple", "joint"])
+@pytest.mark.parametrize("place", ["observation", "info", "method"])
+def test_strict_environments_are_stepped_by_their_masks(place, form, sizes):
+    facts = check_env(EnvSpec(STRICT, {"place": place, "form": form, "sizes": sizes}))
+    assert facts.mask == MaskSource(place, sizes, form == "joint" and len(sizes) > 1)
+    assert sum("action mask" in note for note in facts.notes) == 1

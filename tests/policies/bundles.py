@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from rltune.envs.layout import make_space
+from rltune.envs.observations import make_layout
+
 BOX = {
     "type": "Box",
     "shape": [4],
@@ -22,7 +25,8 @@ DISCRETE = {"type": "Discrete", "n": 5, "start": 0}
 def write_linear(folder: Path, space: dict[str, Any], env: dict[str, Any] | None = None, **more: Any) -> Path:
     """Write it; ``more`` is added to policy.json, arrays to the weights."""
     folder.mkdir(parents=True, exist_ok=True)
-    inputs = space.get("n") or space["shape"][0]
+    layout = make_layout(make_space(space))
+    inputs = layout.num_columns
     layer = {"type": "Linear", "in_features": inputs, "out_features": 2}
     arrays = {name: more.pop(name) for name in list(more) if isinstance(more[name], np.ndarray)}
     spec = {
@@ -32,6 +36,7 @@ def write_linear(folder: Path, space: dict[str, Any], env: dict[str, Any] | None
         "head": {"kind": "categorical", "log_std_bounds": None},
         "actions": "raw",
         "observation_space": space,
+        "layout": layout.to_dict(),
         "action_space": {"type": "Discrete", "n": 2, "start": 0},
         **more,
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -20,9 +21,10 @@ from ray.rllib.algorithms.sac import SACConfig
 from ray.rllib.algorithms.tqc import TQCConfig
 
 from rltune.config.capabilities import TABLE, find_capabilities
-from rltune.policies.bundle_reader import HEADS, BundlePolicy, Head, read_owners
+from rltune.policies.bundle_reader import HEADS, BundlePolicy, Head, PartsHead, Segments, read_owners
 from rltune.policies.bundle_writer import describe_space, write_bundle
 from rltune.policies.export import Graph
+from rltune.policies.mlflow_model import make_model_arguments
 from rltune.policies.policy import load_policy
 from tests.policies.bundles import BOX, DISCRETE, IMAGE, write_linear
 from tests.policies.rllib_modules import runner_of, some_observations
@@ -281,12 +283,14 @@ def test_an_agents_policy_lies_in_its_bundle(owner, tmp_path):
 
 
 @pytest.mark.slow  # a process that imports torch
-def test_a_policy_acts_without_ray_gymnasium_and_rltune(pendulum):
+def test_a_policy_acts_without_ray_gymnasium_and_rltune(pendulum, tmp_path):
+    for path in make_model_arguments(pendulum.folder)["code_paths"]:
+        shutil.copy(path, tmp_path)
     code = f"""
 import sys
 for name in ("ray", "gymnasium", "rltune", "mlflow"):
     sys.modules[name] = None
-sys.path.insert(0, "src/rltune/policies")
+sys.path.insert(0, {str(tmp_path)!r})
 import bundle_reader
 print(bundle_reader.BundlePolicy.load({str(pendulum.folder)!r}).act([0.1, 0.2, 0.3])[0])
 """
@@ -355,3 +359,44 @@ def test_a_choice_has_the_type_of_its_space(tmp_path: Path, space: Discrete) -> 
     actions, _ = policy.predict(np.zeros((3, 4), np.float32))
     assert all(space.contains(action) for action in actions)
     assert policy.action_space == space
+
+
+SIZES = ([3, 2, 5], [2] * 7, [4], [1, 3])
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+def test_segments_are_split_and_joined(sizes):
+    logits = torch.randn(6, sum(sizes), requires_grad=True)
+    segments = Segments(sizes)
+    parts = segments.split(logits)
+    assert parts.shape == (6, len(sizes), max(sizes))
+    assert torch.equal(segments.join(parts), logits)
+    np.testing.assert_array_equal(segments.split(logits.detach().numpy()), parts.detach().numpy())
+    expected = torch.stack([part.argmax(1) for part in logits.split(sizes, 1)], 1)
+    assert torch.equal(segments.find_best(logits), expected)
+    segments.join(torch.log_softmax(parts, 2)).square().sum().backward()
+    assert torch.isfinite(logits.grad).all()
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("numbers", [0, 2])
+def test_the_head_draws_each_part_from_its_distribution(sizes, numbers):
+    head = HEADS["parts"](PartsHead.describe(sizes=sizes))
+    assert head.count_outputs(len(sizes) + numbers) == sum(sizes) + 2 * numbers
+    rng, rows = np.random.default_rng(0), 20_000
+    out = np.tile(rng.standard_normal(sum(sizes) + 2 * numbers).astype(np.float32), (rows, 1))
+    drawn = head.sample(out, rng)
+    assert drawn.shape == (rows, len(sizes) + numbers)
+    assert drawn.dtype == (np.float32 if numbers else np.int64)
+    begin = 0
+    for place, size in enumerate(sizes):
+        logits = out[0, begin : begin + size]
+        begin += size
+        shares = np.bincount(drawn[:, place].astype(int), minlength=size) / rows
+        np.testing.assert_allclose(shares, np.exp(logits) / np.exp(logits).sum(), atol=0.02)
+        assert (head.choose_best(out)[:, place] == logits.argmax()).all()
+    means, deviations = np.split(out[0, begin:], 2)
+    np.testing.assert_allclose(drawn[:, len(sizes) :].mean(0), means, atol=0.1)
+    np.testing.assert_allclose(drawn[:, len(sizes) :].std(0), np.exp(deviations), rtol=0.1)
+    best = head.choose_best(torch.from_numpy(out))
+    np.testing.assert_allclose(best.numpy(), head.choose_best(out))

@@ -17,8 +17,12 @@ from ray.rllib.algorithms.tqc import TQCConfig
 from ray.rllib.connectors.env_to_module import FlattenObservations, MeanStdFilter
 
 from rltune.checkpoints.store import compute_digest
+from rltune.envs.actions import split_batch
+from rltune.envs.spaces import read_actions
 from rltune.policies.bundle_reader import BundlePolicy
 from rltune.policies.bundle_writer import read_filter_stats, write_bundle
+from tests.envs.test_actions import list_numbers
+from tests.policies.parts_modules import PARTS, write_parts
 from tests.policies.rllib_modules import (
     NUM_OBSERVATIONS,
     recurrent_runner,
@@ -216,3 +220,34 @@ def test_the_same_network_gives_the_same_files(cartpole, tmp_path):
     for name in "ab":
         write_bundle(cartpole.module, tmp_path / name, info={"seed": 1})
     assert compute_digest(tmp_path / "a") == compute_digest(tmp_path / "b")
+
+
+def test_numbers_behind_a_wrapper_are_scaled_in_each_mode(tmp_path):
+    space = PARTS["some bounds"]
+    module, policy = write_parts(tmp_path, space)
+    write_bundle(module, tmp_path / "clipped", info={}, action_space=space, actions="clip")
+    seen = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+    np.testing.assert_array_equal(BundlePolicy.load(tmp_path / "clipped").act(seen), policy.act(seen))
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_are_chosen_as_by_rllibs_distributions(name, tmp_path):
+    space = PARTS[name]
+    module, policy = write_parts(tmp_path, space)
+    assert policy.action_space == space
+    seen = np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32)
+    with torch.no_grad():
+        inputs = module.forward_inference({"obs": torch.from_numpy(seen)})["action_dist_inputs"]
+    best = module.get_inference_action_dist_cls().from_logits(inputs).to_deterministic().sample()
+    best = np.concatenate([np.reshape(part, (200, -1)) for part in best], 1) if isinstance(best, tuple) else best
+    actions = read_actions(space)
+    for deterministic in (True, False):
+        batch = split_batch(policy.act(seen, deterministic, rng=0), 200)
+        for row, action in enumerate(batch):
+            single = policy.act(seen[row], deterministic, rng=0)
+            assert space.contains(action)
+            assert space.contains(single)
+            if deterministic:
+                expected = list_numbers(actions.decode_one(np.asarray(best[row])))
+                np.testing.assert_allclose(list_numbers(action), expected, rtol=1e-4, atol=1e-4)
+                np.testing.assert_allclose(list_numbers(single), expected, rtol=1e-4, atol=1e-4)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
+from collections import OrderedDict
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +17,18 @@ import pytest
 import torch
 from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.algorithms.ppo import PPOConfig
-from ray.rllib.algorithms.ppo.ppo_catalog import PPOCatalog
 from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
 from ray.rllib.algorithms.sac import SACConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
+from rltune.compat.row_catalog import LAYOUT, RowPPOCatalog
+from rltune.envs.actions import split_batch
+from rltune.envs.observations import make_layout, make_view_space
 from rltune.errors import PolicyError
 from rltune.policies.bundle_reader import BundlePolicy
 from rltune.policies.bundle_writer import write_bundle
 from rltune.policies.export import Graph, export_policy
+from tests.policies.parts_modules import PARTS, write_parts
 from tests.policies.rllib_modules import runner_of
 
 FILTER = {"mean": np.array([0.3, -0.2, 1.5]), "var": np.array([0.5, 0.4, 9.0]), "clip": 10.0}
@@ -60,28 +66,47 @@ def test_a_recurrent_graph_takes_its_state_and_gives_the_next(tmp_path: Path) ->
     np.testing.assert_allclose(2 * np.clip(parameters[:, :1], -1, 1), wanted, atol=1e-5)
 
 
-def test_convolutions_are_exported_too(tmp_path: Path) -> None:
+LEAVES = {
+    "camera": gymnasium.spaces.Box(0, 255, (10, 10, 3), np.uint8),
+    "state": gymnasium.spaces.Box(-2, 2, (2, 2), np.float64),
+    "robot": gymnasium.spaces.Dict({"tool": gymnasium.spaces.Discrete(3, start=-1)}),
+    "flags": gymnasium.spaces.Tuple([gymnasium.spaces.MultiBinary(2), gymnasium.spaces.MultiDiscrete([2, 3])]),
+}
+INPUTS = ["camera", "observations.state", "robot.tool", "flags.0", "flags.1"]
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_leaves_of_observations_are_inputs_by_name(is_whole: bool, tmp_path: Path) -> None:
     """Of a module that is built alone: RLlib's env runner would want a whole environment."""
-    spaces = {
-        "observation_space": gymnasium.spaces.Box(0, 255, (10, 10, 3), np.uint8),
-        "action_space": gymnasium.spaces.Discrete(4),
-    }
+    space: Any = LEAVES["camera"] if is_whole else gymnasium.spaces.Dict(OrderedDict(LEAVES))
+    layout, actions = make_layout(space), gymnasium.spaces.Discrete(4)
     torch.manual_seed(0)
     model = {"conv_filters": [[8, 3, 2], [16, 3, 2]], "fcnet_hiddens": [16], "vf_share_layers": False}
-    catalog = {"catalog_class": PPOCatalog, "model_config": DefaultModelConfig(**model)}
-    module = DefaultPPOTorchRLModule(**spaces, **catalog)
-    write_bundle(module, tmp_path, info={})
+    settings = {**asdict(DefaultModelConfig(**model)), LAYOUT: layout.to_dict()}
+    module = DefaultPPOTorchRLModule(
+        observation_space=make_view_space(layout),
+        action_space=actions,
+        catalog_class=RowPPOCatalog,
+        model_config=settings,
+    )
+    write_bundle(module, tmp_path, info={}, observation_space=space, action_space=actions)
     policy = BundlePolicy.load(tmp_path)
     done = export_policy(policy, tmp_path / "policy.onnx")
     session = onnxruntime.InferenceSession(str(done.path), providers=["CPUExecutionProvider"])
-    seen = np.random.default_rng(5).integers(0, 256, (50, 10, 10, 3), dtype=np.uint8)
-    actions, parameters = session.run(None, {"observations": seen})
-    np.testing.assert_array_equal(actions, policy.act(seen))
+    names = ["observations"] if is_whole else INPUTS
+    assert [each.name for each in session.get_inputs()] == names
+    space.seed(5)
+    seen = [space.sample() for _ in range(50)]
+    batch = policy.stack(seen)
+    leaves = [functools.reduce(lambda part, key: part[key], leaf.path, batch) for leaf in layout.leaves]
+    actions, parameters = session.run(None, dict(zip(names, leaves, strict=True)))
+    np.testing.assert_array_equal(actions, policy.act(batch))
     with torch.no_grad():
-        logits = module.forward_inference({"obs": torch.from_numpy(seen).float()})["action_dist_inputs"]
+        views = torch.from_numpy(layout.view(np.stack([layout.encode(each) for each in seen])))
+        logits = module.forward_inference({"obs": views})["action_dist_inputs"]
     np.testing.assert_array_equal(actions, logits.argmax(-1).numpy())
     np.testing.assert_allclose(parameters, logits, atol=1e-4)
-    assert len(set(actions.tolist())) > 1
+    assert is_whole or len(set(actions.tolist())) > 1
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -170,3 +195,20 @@ def test_missing_packages_and_wrong_formats_are_named(tmp_path: Path, monkeypatc
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(PolicyError, match=r"rltune\[export\]"):
         export_policy("sweep:any", tmp_path / "x.onnx")
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_each_part_of_an_action_is_an_output(name: str, tmp_path: Path) -> None:
+    _, policy = write_parts(tmp_path, PARTS[name])
+    names = [f"actions.{part.name}" if part.path else "actions" for part in policy.actions.parts]
+    export_policy(policy, tmp_path / "policy.onnx")
+    export_policy(policy, tmp_path / "policy.pt2", "torch")
+    session = onnxruntime.InferenceSession(str(tmp_path / "policy.onnx"), providers=["CPUExecutionProvider"])
+    assert [output.name for output in session.get_outputs()] == [*names, "distribution"]
+    seen = np.random.default_rng(5).normal(size=(50, 4)).astype(np.float32)
+    leaves = session.run(names, {session.get_inputs()[0].name: seen})
+    for action in split_batch(policy.actions.fold(leaves), 50):
+        assert PARTS[name].contains(action)
+    for ours, theirs in zip(policy.actions.unfold(policy.act(seen)), leaves, strict=True):
+        assert theirs.dtype == ours.dtype
+        np.testing.assert_allclose(theirs, ours, atol=1e-4)

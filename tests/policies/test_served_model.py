@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces as S
 from mlflow.exceptions import MlflowException
+from mlflow.pyfunc.scoring_server import predictions_to_json
 from real import PATIENCE_S, Project
 
 import rltune
-from rltune.policies.bundle_reader import POLICIES
+from rltune.envs.actions import split_batch
+from rltune.envs.facts import describe_space
+from rltune.policies.bundle_reader import POLICIES, BundlePolicy
 from rltune.policies.served_model import load_model
 from tests.policies.bundles import BOX, DISCRETE, write_linear
+from tests.policies.parts_modules import PARTS, write_parts
 
 WRONG = [
     [np.nan] * 4,
@@ -54,6 +61,47 @@ def test_what_is_no_observation_is_refused_in_three_parts(given: Any, tmp_path: 
     with pytest.raises(MlflowException, match=r"(?s).+\n  allowed: .+\n  try: ") as refused:
         model(given)
     assert refused.value.get_http_status_code() == 400
+
+
+NESTED = S.Dict({"robot": S.Dict({"arm": S.Box(-1, 1, (2,))}), "tools": S.Tuple([S.Discrete(3), S.MultiBinary(2)])})
+
+
+@pytest.mark.fast
+def test_nested_observations_are_served_whole_or_by_leaf(tmp_path: Path) -> None:
+    folder = write_linear(tmp_path, describe_space(NESTED))
+    policy, model = BundlePolicy.load(folder), load_model(folder)
+    NESTED.seed(0)
+    observations = [NESTED.sample() for _ in range(4)]
+    batch = policy.stack(observations)
+    actions = policy.act(batch)
+    arm, (tool, flags) = batch["robot"]["arm"], batch["tools"]
+    named = {"robot.arm": arm.tolist(), "tools.0": tool.tolist(), "tools.1": flags.tolist()}
+    for given in (batch, {"obs": batch}, named, {"obs": named}):
+        assert model(given).tolist() == actions.tolist()
+    assert [int(policy.act(obs)) for obs in observations] == actions.tolist()
+    assert model(observations[2]).tolist() == [actions[2]], "one observation is a batch of one"
+    for wrong in (
+        {**named, "tools.0": [9] * 4},
+        {**named, "robot.arm": [[30.0, 0]] * 4},
+        {**named, "robot.arm": [[np.nan, 0]] * 4},
+        {"robot.arm": arm},
+        arm,
+    ):
+        with pytest.raises(MlflowException, match=r"(?s).+\n  allowed: .+\n  try: "):
+            model(wrong)
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("name", ["a dict", "a tuple"])
+def test_a_served_action_is_the_environments(name: str, tmp_path: Path) -> None:
+    _, policy = write_parts(tmp_path, PARTS[name])
+    seen = np.zeros((3, 4), np.float32)
+    served = load_model(tmp_path)(seen)
+    np.testing.assert_equal(served, policy.act(seen))
+    assert all(PARTS[name].contains(action) for action in split_batch(served, 3))
+    answer = StringIO()
+    predictions_to_json(served, answer)
+    assert len(json.loads(answer.getvalue())["predictions"]) == len(served)
 
 
 @pytest.mark.fast

@@ -20,7 +20,8 @@ from rltune import load_policy
 from rltune.cluster.resources import Machine
 from rltune.driver.plan import make_plan
 from rltune.engine.algorithm import FastAlgorithm
-from rltune.envs.spaces import encode_observation, flatten_action
+from rltune.envs.observations import make_layout
+from rltune.envs.spaces import read_actions
 from rltune.envs.spec import spec_of
 from rltune.errors import NonFiniteError
 from rltune.policies.evaluation import evaluate_checkpoint
@@ -28,6 +29,7 @@ from rltune.policies.policy import load_playable
 from rltune.policies.rllib_policy import REASON_FILE
 from rltune.policies.uri import Source
 from rltune.trial.algorithm_runner import AlgorithmRunner
+from tests.envs.test_actions import list_numbers
 
 
 class Scripted:
@@ -124,13 +126,23 @@ class Declared(gymnasium.Env[Any, Any]):
 
 STATES, TABLE = gymnasium.spaces.Discrete(4, start=2), gymnasium.spaces.Box(-1.0, 1.0, (3, 2))
 PIXELS = gymnasium.spaces.Box(0, 255, (12, 16, 3), np.uint8)
-WHOLE = gymnasium.spaces.Box(np.array([0, -2]), np.array([2, 1]), dtype=np.int32)
+S = gymnasium.spaces
+WHOLE = S.Box(np.array([0, -2]), np.array([2, 1]), dtype=np.int32)
 DECLARED: dict[str, tuple[str, Any, Any]] = {
     "states and choices from -1": ("ppo", STATES, gymnasium.spaces.Discrete(3, start=-1)),
     "an image and whole numbers": ("dqn", PIXELS, WHOLE),
     "tables": ("ppo", TABLE, gymnasium.spaces.Box(-2.0, 3.0, (2, 2), np.float16)),
     "some bounds": ("ppo", TABLE, gymnasium.spaces.Box(np.float32([-5, 0]), np.float32([5, np.inf]))),
     "a number": ("sac", TABLE, gymnasium.spaces.Box(0.0, 3.0, ())),
+    "choices": ("ppo", TABLE, S.MultiDiscrete([3, 2, 5])),
+    "choices from 1, by a2c": ("a2c", TABLE, S.MultiDiscrete([[3, 2], [2, 4]], start=[[1, -3], [0, 2]])),
+    "100 buttons": ("ppo", TABLE, S.MultiBinary(100)),
+    "four buttons": ("dqn", TABLE, S.MultiBinary((2, 2))),
+    "whole numbers": ("ppo", TABLE, S.Box(0, 255, (2, 2), np.uint8)),
+    "whole numbers by sac": ("sac", TABLE, WHOLE),
+    "a dict of choices": ("ppo", TABLE, S.Dict(go=S.Discrete(3, start=2), on=S.MultiBinary(2))),
+    "choices and numbers": ("ppo", TABLE, S.Dict(go=S.Discrete(3, start=2), at=S.Box(-1.0, 2.0, (2,)), on=WHOLE)),
+    "a tuple by a2c": ("a2c", TABLE, S.Tuple((S.Box(0.0, np.inf, ()), S.Tuple((S.Discrete(2), S.MultiBinary(2)))))),
 }
 
 
@@ -153,16 +165,48 @@ def test_a_policy_speaks_the_language_of_its_environment(
     policy = load_policy(tmp_path)
     assert (policy.observation_space, policy.action_space) == (observation_space, action_space)
     observations = [observation_space.sample() for _ in range(50)]
-    seen = torch.from_numpy(np.stack([encode_observation(observation_space, obs) for obs in observations]))
+    layout = make_layout(observation_space)
+    seen = torch.from_numpy(layout.view(np.stack([layout.encode(obs) for obs in observations])))
+    if observation_space == TABLE:  # What PPO normalises.
+        seen = torch.from_numpy(policy.prepare_inputs(np.stack(observations), None)[0])
     with torch.no_grad():
         outputs = runner.algorithm.get_module().forward_inference({"obs": seen})
+    best = outputs.get("actions")  # DQN's module chooses by itself.
+    if best is None:
+        distribution = runner.algorithm.get_module().get_inference_action_dist_cls()
+        best = distribution.from_logits(outputs["action_dist_inputs"]).to_deterministic().sample()
+        best = np.concatenate([np.reshape(part, (50, -1)) for part in best], 1) if isinstance(best, tuple) else best
+    actions = read_actions(action_space, joint=algo == "dqn")
     for row, obs in enumerate(observations):
-        action = policy.act(obs)
-        assert action_space.contains(np.asarray(action) if action_space.shape == () else action)
-        if "actions" in outputs:  # DQN's module chooses by itself.
-            assert flatten_action(action_space, action) == outputs["actions"][row]
-        elif isinstance(action_space, gymnasium.spaces.Discrete):
-            assert flatten_action(action_space, action) == outputs["action_dist_inputs"][row].argmax()
+        action, sampled = policy.act(obs), policy.act(obs, deterministic=False)
+        for each in (action, sampled):
+            assert action_space.contains(np.asarray(each) if action_space.shape == () else each)
+        if algo != "sac":  # RLlib's own evaluation of SAC does not squash the mean.
+            np.testing.assert_allclose(
+                list_numbers(action), list_numbers(actions.decode_one(np.asarray(best[row]))), rtol=1e-5, atol=1e-5
+            )
+    assert evaluate_checkpoint(tmp_path, 3, seed=0).mean == 8.0
+
+
+@pytest.mark.parametrize("name", ["choices", "choices and numbers", "whole numbers"])
+@pytest.mark.parametrize("how", ["async", pytest.param("rllib", marks=pytest.mark.ray)])
+def test_parts_reach_environments_however_they_are_stepped(
+    how: str, name: str, request_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: Any
+) -> None:
+    if how == "rllib":
+        request.getfixturevalue("ray_cluster")
+    kwargs = {"observation_space": TABLE, "action_space": DECLARED[name][2]}
+    entry = gymnasium.envs.registration.EnvSpec("Declared-v0", Declared, kwargs=kwargs)
+    monkeypatch.setitem(gymnasium.registry, "Declared-v0", entry)
+    words = ("algo.training.train_batch_size_per_learner=64", "algo.env_runners.num_envs_per_env_runner=2")
+    vectorize = ("env.vectorize=async",) if how == "async" else ()
+    build = make_plan(request_of("algo=ppo", "env=gym", "env.id=Declared-v0", *words, *vectorize)).build
+    engine = "fast" if how == "async" else "rllib"
+    runner = AlgorithmRunner(build, {"num_epochs": 1}, seed=1, engine=engine, threads=1, scored_steps=1000)
+    assert isinstance(runner.algorithm, FastAlgorithm) == (engine == "fast")
+    assert runner.train().env_steps > 0
+    runner.save(tmp_path, {"algo": "ppo"})
+    runner.stop()
     assert evaluate_checkpoint(tmp_path, 3, seed=0).mean == 8.0
 
 
@@ -250,6 +294,29 @@ def test_cut_episodes_count_nowhere_however_copies_step(
     assert after.env_restarts >= progress.env_restarts
     assert (after.return_min, after.return_max, after.fault) == (210.0, 210.0, progress.fault)
     first.stop(), second.stop()
+
+
+GLITCHING = ("env=gym", "env.id=glitching:Glitching-v0", "algo=ppo", "algo.normalise=[observations]")
+
+
+@pytest.mark.parametrize("engine", ["fast", pytest.param("rllib", marks=pytest.mark.ray)])
+def test_a_far_value_is_named_with_its_column_and_bounds(
+    engine: str, request_of: Callable[..., Any], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if engine == "rllib":
+        request.getfixturevalue("ray_cluster")
+    words = (*GLITCHING, "~tuned", "algo.env_runners.num_envs_per_env_runner=1")
+    build = make_plan(request_of(*words)).build
+    params = {"train_batch_size_per_learner": 200, "num_epochs": 1, "minibatch_size": 100}
+    first, second = (AlgorithmRunner(build, params, seed, engine, threads=1, scored_steps=1000) for seed in (1, 2))
+    notes = [first.train().far_value for _ in range(3)]
+    assert (notes[0], notes[1]) == ("", notes[2])
+    assert all(word in notes[1] for word in ("1e+08", "observation[1]", "-5.0", "5.0"))
+    first.save(tmp_path, {})
+    second.restore(tmp_path)
+    assert second.train().far_value == notes[1]
+    first.stop(), second.stop()
+    assert load_policy(tmp_path / "policy").observation_filter.scale.max() < 5
 
 
 JUDGED = (

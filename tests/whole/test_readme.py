@@ -36,8 +36,10 @@ from rltune.config.bounds import list_bounds
 from rltune.config.schema import RunConfig, derive_env_name
 from rltune.config.validation import parse_config
 from rltune.envs.build import make_env
+from rltune.envs.observations import make_layout
 from rltune.envs.spec import EnvSpec, spec_of
 from rltune.envs.validation import check_env
+from rltune.policies.extractors import ExtractorSpec, check_extractor
 from rltune.search.samplers import check_sampler
 from rltune.search.schedulers import build_stopping_rule
 from rltune.search.space import parse_space
@@ -131,7 +133,7 @@ def test_the_pages_have_commands_of_every_kind() -> None:
     assert SNIPPETS
     assert set(OWN_FILES) == {
         "conf/env/windy.yaml", "conf/algo/mine.yaml", "conf/space/mine.yaml", "conf/env/heating.yaml", "heating.py",
-        "conf/env/plant.yaml", "my_tracker.py",
+        "conf/env/plant.yaml", "my_tracker.py", "my_nets.py",
     }  # fmt: skip
 
 
@@ -146,6 +148,12 @@ def test_every_command_composes_with_the_real_configs(line: str, own_files: Path
         config = check_request(settings)
         if "<" not in line:
             check_env(spec_of(config.env))
+
+
+def test_the_pages_own_network_can_be_trained_and_exported(own_files: Path) -> None:
+    space = make_env({"id": "CartPole-v1"}).observation_space
+    spec = ExtractorSpec("my_nets:Attention", {"heads": 4})
+    assert check_extractor(spec, space, make_layout(space)) == []
 
 
 def test_the_tutorials_model_has_the_name_that_its_sweep_gives_it() -> None:

@@ -28,6 +28,8 @@ from rltune.search.space import Space, parse_space
 Path = tuple[str, ...]  # The nested keys of an argument in an algo file, such as ("training", "lr").
 NORMALISE = "normalise"
 META = ("name", "class", NORMALISE)
+ENCODER, ENCODER_KWARGS, MODULE_CLASS = "encoder", "encoder_kwargs", "module_class"
+"""The arguments of ``rl_module`` for an extractor of the user's, what its constructor takes, and a whole RLModule."""
 _REPLAY = ("training", "replay_buffer_config")
 
 _COUNT = Bounds(1)
@@ -75,8 +77,9 @@ def list_arguments(algo: Mapping[str, Any]) -> dict[str, list[Path]]:
 def _walk(node: Mapping[str, Any], above: Path) -> Iterator[Path]:
     for key, value in node.items():
         yield (*above, str(key))
-        # The overrides of single modules repeat arguments of the whole algorithm, and are not searched.
-        if isinstance(value, Mapping) and key != "algorithm_config_overrides_per_module":
+        # The overrides of single modules repeat arguments of the whole algorithm, and are not searched. Those of an
+        # extractor have names of the user's choice, which are searched as encoder_kwargs.<name>.
+        if isinstance(value, Mapping) and key not in ("algorithm_config_overrides_per_module", ENCODER_KWARGS):
             yield from _walk(value, (*above, str(key)))
 
 
@@ -91,6 +94,8 @@ def locate_argument(algo: Mapping[str, Any], name: str, key: str | None = None) 
         ConfigError: The argument does not exist, or the name is ambiguous.
     """
     parts = tuple(name.split("."))
+    if parts[0] == ENCODER_KWARGS and len(parts) > 1 and ENCODER_KWARGS in (algo.get("rl_module") or {}):
+        return ("rl_module", *parts)
     paths = [path for path in list_arguments(algo).get(parts[-1], []) if path[-len(parts) :] == parts]
     if len(paths) == 1:
         return paths[0]
@@ -119,8 +124,10 @@ def build_search_space(algo: Mapping[str, Any], raw: Mapping[str, Any]) -> Space
         ConfigError: As `rltune.search.space.parse_space`, or an argument is misspelt, or its values would need
             different shares of the machine.
     """
-    arguments = list_arguments(algo)
+    arguments, raw = list_arguments(algo), dict(_flatten_names(raw))
     for name, form in raw.items():
+        if name.startswith(f"{ENCODER_KWARGS}."):
+            continue
         if str(name).rpartition(".")[2] not in arguments and (close := nearest(str(name), arguments)):
             raise ConfigError(
                 f"space.{name}",
@@ -140,6 +147,15 @@ def build_search_space(algo: Mapping[str, Any], raw: Mapping[str, Any]) -> Space
             )
     unambiguous = tuple(name for name, paths in arguments.items() if len(paths) == 1)
     return parse_space(raw, values_of(algo, unambiguous))
+
+
+def _flatten_names(raw: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the settings of a space by dotted name: ``space.encoder_kwargs.heads=...`` is a mapping in a mapping."""
+    for key, form in raw.items():
+        if isinstance(form, Mapping):
+            yield from _flatten_names(form, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", form
 
 
 def values_of(algo: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
@@ -243,6 +259,8 @@ def check_argument(key: str, value: Any, written: Any = None) -> None:
     """
     if key == f"space.{NORMALISE}":
         check_normalise(key, value)
+        return
+    if f".{ENCODER_KWARGS}." in key:
         return
     words = TRAINING_CHOICES.get(key.rpartition(".")[2])
     if words and value is not None and value not in words:
@@ -375,12 +393,20 @@ def count_gpus(algo: Mapping[str, Any], per_trial: float, setting: str) -> float
 
 
 def apply_params(algo: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of the algo file with the sampled values in it."""
+    """Return a copy of the algo file with the sampled values in it.
+
+    If the file names an encoder, then its arguments there are for this encoder, and not for another one.
+    """
     merged = copy.deepcopy(dict(algo))
+    settings = merged.get("rl_module") or {}
+    if settings.get(ENCODER) and params.get(ENCODER, settings[ENCODER]) != settings[ENCODER]:
+        settings[ENCODER_KWARGS] = None
     for name, value in params.items():
         *sections, last = locate_argument(algo, name)
         node = merged
         for part in sections:
+            if node.get(part) is None:  # Such as the arguments of an encoder.
+                node[part] = {}
             node = node[part]
         node[last] = value
     return merged

@@ -9,26 +9,29 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
-from rltune.algorithms.arguments import META, NORMALISE, apply_params
+from rltune.algorithms.arguments import ENCODER, ENCODER_KWARGS, META, MODULE_CLASS, NORMALISE, apply_params
 from rltune.algorithms.checks import make_unknown_error
 from rltune.algorithms.rllib_env import DISCOUNT, register_for_rllib
+from rltune.config.capabilities import capabilities_of, find_capabilities
 from rltune.config.entry_points import import_entry_point, is_subclass
 from rltune.envs.build import is_plain
 from rltune.envs.facts import EnvFacts
+from rltune.envs.observations import find_layout, find_network_spaces
 from rltune.envs.spec import EnvSpec
 from rltune.errors import ABSENT, ConfigError
 
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
+    from rltune.policies.extractors import ExtractorSpec
+
 
 DEFAULT_MODULE = "default_policy"
-SMALL_IMAGE = 8  # The convolutions halve an image until its shorter side is not above this.
 CONNECTORS = ("env_to_module_connector", "module_to_env_connector", "learner_connector")
 
 
@@ -61,13 +64,24 @@ class Build:
         return 1 if self.vectorize == "async" else int(sampling.get("num_envs_per_env_runner") or 1)
 
     def with_params(self, params: Mapping[str, Any]) -> Build:
-        """Return this with a sample's values in the algo file, and what that normalises in the environment."""
+        """Return this with a sample's values in the algo file, and what follows from them for the environment.
+
+        That is what it normalises, whether the choices of an action are joined, and where its mask is.
+        """
+        from rltune.envs.spaces import has_other_choices  # Imported here, because Gymnasium loads slowly.
+
         algo, env = apply_params(self.algo, params), self.env
         wanted = algo.get(NORMALISE, ())
         if "observations" in wanted:
             env = replace(env, normalise_observations=True)
         if "rewards" in wanted:
             env = replace(env, rewards={"normalise": True})
+        row = find_capabilities(algo) or capabilities_of(import_config_class(algo))
+        if (mask := self.facts.mask) is not None:
+            env = replace(env, action_mask=mask.to_dict())
+        joins = row.joins_choices or (mask is not None and mask.joint)
+        if joins and env.policies is None and has_other_choices(self.facts.action_space):
+            env = replace(env, joint_actions=True)
         return replace(self, algo=algo, env=env)
 
 
@@ -109,7 +123,7 @@ def build_config(build: Build, params: Mapping[str, Any], seed: int) -> Algorith
     Raises:
         ConfigError: A section has an argument that RLlib lacks, or a value that it refuses.
     """
-    from rltune.algorithms.connectors import make_mean_std_connector
+    from rltune.algorithms.connectors import NormaliseObservations
 
     build = build.with_params(params)
     algo = build.algo
@@ -129,25 +143,40 @@ def build_config(build: Build, params: Mapping[str, Any], seed: int) -> Algorith
     for section, arguments in algo.items():
         if section not in META:
             _apply(config, section, dict(arguments), str(algo["name"]))
-    pair = build.facts.find_policy_spaces()
-    if pair is None:
+    if not config.normalize_actions:  # RLlib would send actions that lie outside of their space.
+        config.environment(clip_actions=True)
+    if build.env.policies is not None:
         from rltune.algorithms.multi_agent import configure_agents
 
         configure_agents(config, build.env, build.facts)
-        observed = [policy.observation_space for policy in config.policies.values()]
     else:
-        observed = [pair[0]]
-    if not config.model_config.get("conv_filters") and (filters := _derive_filters(observed)):
-        config.rl_module(model_config={**config.model_config, "conv_filters": filters})
+        from rltune.compat.row_catalog import see_rows
+
+        layout = find_layout(build.facts.observation_space, build.env)
+        if extractor := find_extractor(algo):
+            from rltune.algorithms.encoders import use_extractor
+
+            use_extractor(config, extractor, build.facts.observation_space, layout)
+        see_rows(config, layout)
     if config.is_offline:
         _read_recorded(config, build)
     if build.env.normalise_observations:
-        config.env_runners(env_to_module_connector=make_mean_std_connector)
+        columns = find_layout(build.facts.observation_space, build.env).vector_columns
+        config.env_runners(env_to_module_connector=NormaliseObservations(columns.start, columns.stop))
     if build.vectorize not in ("auto", "sync"):
         config.env_runners(gym_env_vectorize_mode=build.vectorize)
     _share_resources(config, build)
     config.debugging(seed=seed, log_level="ERROR")
     return config
+
+
+def find_extractor(algo: Mapping[str, Any]) -> ExtractorSpec | None:
+    """Return the extractor of the user's that an algo file names; None without one."""
+    from rltune.policies.extractors import ExtractorSpec
+
+    settings = algo.get("rl_module") or {}
+    target = settings.get(ENCODER)
+    return ExtractorSpec(str(target), dict(settings.get(ENCODER_KWARGS) or {})) if target else None
 
 
 def _share_resources(config: AlgorithmConfig, build: Build) -> None:
@@ -168,37 +197,9 @@ def _share_resources(config: AlgorithmConfig, build: Build) -> None:
         config.learners(num_gpus_per_learner=build.gpus)
 
 
-def _derive_filters(spaces: Sequence[Any]) -> list[list[int]]:
-    """Derive the convolutions for images of bytes, and for those of a size for which RLlib (2.60) has none; else empty.
-
-    As RLlib does for 64 x 64, each layer halves the image and has twice the filters of the last one, up to 128. RLlib's
-    own for 84 x 84 cost four times as much as these; floats keep them.
-    """
-    import numpy as np
-    from ray.rllib.models.utils import get_filter_config
-
-    from rltune.envs.spaces import is_image
-
-    for space in filter(is_image, spaces):
-        try:
-            get_filter_config(space.shape)
-            has_default = space.dtype != np.uint8
-        except ValueError:
-            has_default = False
-        if not has_default:
-            side, filters = min(space.shape[:2]), 16
-            layers = [[filters, 4, 2]] if side > SMALL_IMAGE else [[filters, 3, 1]]
-            while (side := -(-side // 2)) > SMALL_IMAGE:
-                filters = min(2 * filters, 128)
-                layers.append([filters, 4, 2])
-            return layers
-    return []
-
-
 def _read_recorded(config: AlgorithmConfig, build: Build) -> None:
     """Let an offline algorithm read datasets in our format; its spaces are those of the evaluation environment."""
     from rltune.algorithms.offline_data import RecordedEpisodes
-    from rltune.envs.spaces import find_network_spaces
 
     if build.env.normalise_observations:
         raise ConfigError(
@@ -209,7 +210,7 @@ def _read_recorded(config: AlgorithmConfig, build: Build) -> None:
             f"algo.{NORMALISE}=[]",
         )
     if (pair := build.facts.find_policy_spaces()) is not None:
-        observation_space, action_space = find_network_spaces(*pair)
+        observation_space, action_space = find_network_spaces(*pair, build.env)
         config.environment(observation_space=observation_space, action_space=action_space)
     if not config.offline_data_class:
         config.offline_data(offline_data_class=RecordedEpisodes)
@@ -234,8 +235,13 @@ def make_inputs_absolute(algo: Mapping[str, Any]) -> Mapping[str, Any]:
 def _apply(config: AlgorithmConfig, section: str, arguments: dict[str, Any], name: str) -> None:
     """Pass a section of the algo file to the AlgorithmConfig method of the same name; explain unknown arguments."""
     if section == "rl_module":
-        _set_policy_init(config, arguments)
-        if isinstance(arguments.get("model_config"), Mapping):
+        for each in (ENCODER, ENCODER_KWARGS):  # `build_config` sets the encoder, when it knows the spaces.
+            arguments.pop(each, None)
+        if target := arguments.pop(MODULE_CLASS, None):
+            _set_module_class(config, target, arguments.pop("small_policy_init", False))
+        else:
+            _set_policy_init(config, arguments)
+        if not target and isinstance(arguments.get("model_config"), Mapping):
             from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
             arguments["model_config"] = DefaultModelConfig(**arguments["model_config"])
@@ -269,6 +275,23 @@ def _set_policy_init(config: AlgorithmConfig, arguments: dict[str, Any]) -> None
         from rltune.algorithms.ppo import begin_with_small_policy
 
         begin_with_small_policy(config)
+
+
+def _set_module_class(config: AlgorithmConfig, target: str, begins_small: bool) -> None:
+    """Let a config build the user's own RLModule, which stock RLlib trains.
+
+    Raises:
+        ConfigError: There is no such class, or it is no RLModule.
+    """
+    from ray.rllib.core.rl_module.rl_module import RLModule, RLModuleSpec
+
+    from rltune.algorithms.ppo import SmallPolicyCatalog
+
+    key, usage = f"algo.rl_module.{MODULE_CLASS}", "package.module:Class of a ray.rllib.core.rl_module.RLModule"
+    cls = import_entry_point(key, target, "RLModule", is_subclass(RLModule), usage, f"~{key}")
+    # A subclass of RLlib's default module builds its layers by a catalog; others leave it alone.
+    catalog = SmallPolicyCatalog if begins_small else None
+    config.rl_module(rl_module_spec=RLModuleSpec(module_class=cls, catalog_class=catalog))
 
 
 def _import_own_parts(section: str, arguments: dict[str, Any]) -> None:

@@ -9,10 +9,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rltune.algorithms.arguments import check_values, locate_argument, read_argument, read_shipped
+from rltune.algorithms.arguments import (
+    ENCODER,
+    ENCODER_KWARGS,
+    MODULE_CLASS,
+    apply_params,
+    check_values,
+    locate_argument,
+    read_argument,
+    read_shipped,
+)
 from rltune.algorithms.rllib_source import list_keywords
 from rltune.config.capabilities import UNKNOWN, Capabilities, list_algos
 from rltune.errors import ConfigError, choices
+from rltune.formatting import format_value
 from rltune.search.space import Space
 
 _MODEL = ("rl_module", "model_config")
@@ -35,6 +45,7 @@ def check_algorithm(algo: Mapping[str, Any], space: Space, row: Capabilities | N
     check_values(algo, space, row or UNKNOWN)
     _check_names(algo, row or UNKNOWN)
     _check_layers(algo)
+    _check_encoder(algo, space, row or UNKNOWN, several_agents)
     if row is not None:
         _check_agents(algo, row, several_agents)
         _check_lstm(algo, space, row, several_agents)
@@ -58,6 +69,69 @@ def _check_layers(algo: Mapping[str, Any]) -> None:
         if sizes is not None and not isinstance(sizes, list | tuple):
             key = f"algo.rl_module.model_config.{name}"
             raise ConfigError(key, sizes, "is no list", "the units of each layer", f"{key}=[{sizes}]")
+
+
+def list_encoders(algo: Mapping[str, Any], space: Space) -> list[tuple[str, dict[str, Any]]]:
+    """List the encoders of the user's, with their arguments, at the corners of a search space.
+
+    Args:
+        algo: The algo file.
+        space: The search space.
+    """
+    encoders: list[tuple[str, dict[str, Any]]] = []
+    for values in ({}, *space.corners()):
+        settings = apply_params(algo, values).get("rl_module") or {}
+        encoder = str(settings.get(ENCODER)), dict(settings.get(ENCODER_KWARGS) or {})
+        if settings.get(ENCODER) and encoder not in encoders:
+            encoders.append(encoder)
+    return encoders
+
+
+def _check_encoder(algo: Mapping[str, Any], space: Space, row: Capabilities, several_agents: bool) -> None:
+    """Refuse an encoder of the user's where none is trained, one without a module, and arguments that none takes."""
+    key, kwargs = f"algo.rl_module.{ENCODER}", read_argument(algo, ("rl_module", ENCODER_KWARGS)) or {}
+    encoders = list_encoders(algo, space)
+    drop = f"{key}=null" + f" ~space.{ENCODER}" * (ENCODER in space.names)
+    if encoders and (several_agents or not row.own_encoders):
+        who = "the policies of several agents have" if row.own_encoders else f"algo={algo['name']} trains"
+        able = f"{list_algos(lambda row: row.own_encoders)}, with one agent"
+        raise ConfigError(key, encoders[0][0], f": {who} no encoder of yours", able, f"algo=ppo, or {drop}")
+    if encoders and (module_class := read_argument(algo, ("rl_module", MODULE_CLASS))):
+        problem = f": algo.rl_module.{MODULE_CLASS}={module_class} has its own encoder"
+        raise ConfigError(key, encoders[0][0], problem, "one of the two", drop)
+    for target, _ in encoders:
+        module, colon, name = target.partition(":")
+        if not (module and colon and name) or module == "__main__":
+            allowed = "module:Class in a file that the processes of trials can import"
+            fix = f"{key}=my_nets:{name or target.rpartition('.')[2]}"
+            raise ConfigError(key, target, "names no class that others can import", allowed, fix)
+    searched = [each for each in space.names if each.startswith(f"{ENCODER_KWARGS}.")]
+    if not isinstance(kwargs, Mapping) or (not encoders and (kwargs or searched)):
+        problem = ": no trial has an encoder that takes them" if isinstance(kwargs, Mapping) else "is no mapping"
+        fix = f"{key}=module:Class, or {' '.join([f'{key}_kwargs={{}}', *(f'~space.{each}' for each in searched)])}"
+        raise ConfigError(f"{key}_kwargs", kwargs, problem, "the arguments of an encoder of yours", fix)
+    in_file = read_argument(algo, ("rl_module", ENCODER))
+    for dimension in space.dimensions:
+        path = dimension.name.split(".")
+        if path[0] != ENCODER_KWARGS or read_argument(algo, ("rl_module", *path)) is not None:
+            continue
+        if in_file in dimension.when.get(ENCODER, (in_file,)):
+            value = format_value(dimension.ends()[0])
+            raise ConfigError(
+                f"space.{dimension.name}",
+                [dimension.kind, *dimension.args],
+                ": the baseline has no value for it",
+                "a value in the algo's settings, or a condition that the baseline does not meet: "
+                f"[when,{{{ENCODER}: module:Class}},[...]]",
+                f"++algo.rl_module.{dimension.name}={value}",
+            )
+    for name in ("conv_filters", "conv_activation"):
+        if encoders and all(apply_params(algo, each)["rl_module"].get(ENCODER) for each in space.corners()):
+            typed = read_argument(algo, (*_MODEL, name))
+            if typed is not None:
+                setting = f"algo.rl_module.model_config.{name}"
+                problem = f": the encoder {encoders[0][0]} sees images in its own way"
+                raise ConfigError(setting, typed, problem, f"{key}_kwargs for its layers", f"~{setting}")
 
 
 def make_unknown_error(config: str, section: str, name: str, value: Any, known: list[str]) -> ConfigError:

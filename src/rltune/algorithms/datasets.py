@@ -16,16 +16,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rltune.envs.actions import ActionParts
 from rltune.envs.build import make_restarting
 from rltune.envs.closing import close_env
 from rltune.envs.episode import was_cut
 from rltune.envs.guest import call_guest
-from rltune.envs.spaces import encode_observation, flatten_action, to_python
+from rltune.envs.observations import encode_observation, is_row, make_layout
+from rltune.envs.spaces import read_actions, to_python
 from rltune.envs.spec import spec_of
 from rltune.envs.step_count import read_reward
 from rltune.errors import ConfigError, PolicyError
 from rltune.formatting import spell_command
 from rltune.policies.evaluation import find_step_limit, make_generator
+from rltune.policies.policy import make_mask_reader
 from rltune.policies.result import explain_cut
 
 COLUMNS = ("episode", "obs", "action", "reward", "terminated", "truncated", "next_obs")
@@ -58,11 +61,12 @@ def record_episodes(policy: Any, path: Path, episodes: int, seed: int, determini
     spec = spec_of(policy.info["env"])
     with call_guest("make"):
         env = make_restarting(spec, policy.env)
+    actions = read_actions(env.action_space, joint=True)
     columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
     limit, cut, episode = find_step_limit(env, spec.step_limit), [], 0
     while episode < episodes:
         with call_guest(f"reset or step of the episode of seed {seed + episode}"):
-            rows, is_cut, is_whole = _play_episode(policy, env, episode, seed + episode, deterministic, limit)
+            rows, is_cut, is_whole = _play_episode(policy, env, actions, episode, seed + episode, deterministic, limit)
         if not is_whole:
             continue
         for row in rows:
@@ -86,24 +90,33 @@ def record_episodes(policy: Any, path: Path, episodes: int, seed: int, determini
 
 
 def _play_episode(
-    policy: Any, env: Any, episode: int, seed: int, deterministic: bool | None, limit: int
+    policy: Any, env: Any, actions: ActionParts, episode: int, seed: int, deterministic: bool | None, limit: int
 ) -> tuple[list[tuple[Any, ...]], bool, bool]:
     """Play one episode; return its rows, whether it was cut at the limit, and whether no failure has cut it."""
     rows: list[tuple[Any, ...]] = []
-    obs, state, done, is_cut = env.reset(seed=seed)[0], None, False, False
-    rng = make_generator(seed)
+    (obs, info), state, done, is_cut = env.reset(seed=seed), None, False, False
+    rng, reader = make_generator(seed), make_mask_reader(policy, env)
     while not done:
-        action, state = policy.predict(obs, state, deterministic=deterministic, rng=rng)
+        mask = {"action_mask": reader.read(obs, info)} if reader else {}
+        action, state = policy.predict(obs, state, deterministic=deterministic, rng=rng, **mask)
         following, reward, terminated, truncated, info = env.step(to_python(env.action_space, action))
         if truncated and was_cut(info):  # The copy has failed and was made again (env.restarts).
             return rows, False, False
         if len(rows) + 1 >= limit and not (terminated or truncated):
             truncated = is_cut = True
-        seen, then = (np.ravel(encode_observation(env.observation_space, each)) for each in (obs, following))
-        chosen = np.ravel(flatten_action(env.action_space, action))
+        seen, then = (_encode(policy, env.observation_space, each) for each in (obs, following))
+        chosen = np.ravel(action if actions.is_identity else actions.encode(action))
         rows.append((episode, seen, chosen, read_reward(reward), terminated, truncated, then))
         obs, done = following, terminated or truncated
     return rows, is_cut, True
+
+
+def _encode(policy: Any, space: Any, observation: Any) -> Any:
+    """Return what networks see of an observation, as one vector."""
+    if is_row(space):
+        return np.ravel(observation)
+    layout = make_layout(space, spec_of(policy.info["env"]).encode)
+    return layout.view(encode_observation(space, layout, observation))
 
 
 def check_dataset(path: str | Path) -> dict[str, Any]:

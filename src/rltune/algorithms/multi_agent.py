@@ -11,11 +11,14 @@ from typing import Any
 import gymnasium
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
 
+from rltune.compat.row_catalog import see_rows_of_policies
 from rltune.envs import pettingzoo
 from rltune.envs.closing import close_env
 from rltune.envs.facts import EnvFacts
+from rltune.envs.layout import Layout
+from rltune.envs.observations import encode_observation, find_network_spaces, is_row, make_layout
 from rltune.envs.pettingzoo import assign_policies, policy_spaces, spaces_by_agent
-from rltune.envs.spaces import decode_action, encode_observation, find_network_spaces, to_python
+from rltune.envs.spaces import read_actions, to_python
 from rltune.envs.spec import EnvSpec
 from rltune.envs.step_count import read_reward
 
@@ -36,6 +39,11 @@ class ParallelEnvAdapter(MultiAgentEnv):
         self.agents = list(env.possible_agents)
         self._own = spaces_by_agent(env)
         spaces = {agent: find_network_spaces(*pair) for agent, pair in self._own.items()}
+        actions = {agent: read_actions(pair[1]) for agent, pair in self._own.items()}
+        self._decoders = {agent: parts.decode_one for agent, parts in actions.items() if not parts.is_identity}
+        self._layouts: dict[str, Layout | None] = {
+            agent: None if is_row(pair[0]) else make_layout(pair[0]) for agent, pair in self._own.items()
+        }
         self.observation_spaces = {agent: pair[0] for agent, pair in spaces.items()}
         self.action_spaces = {agent: pair[1] for agent, pair in spaces.items()}
         self.observation_space = gymnasium.spaces.Dict(self.observation_spaces)
@@ -48,7 +56,11 @@ class ParallelEnvAdapter(MultiAgentEnv):
         return self._encode(obs), dict(info or {})
 
     def _encode(self, obs: dict[str, Any]) -> dict[str, Any]:
-        return {agent: encode_observation(self._own[agent][0], seen) for agent, seen in obs.items()}
+        return {agent: self._encode_one(agent, seen) for agent, seen in obs.items()}
+
+    def _encode_one(self, agent: str, seen: Any) -> Any:
+        layout = self._layouts[agent]
+        return seen if layout is None else layout.view(encode_observation(self._own[agent][0], layout, seen))
 
     def step(self, actions: dict[str, Any]) -> StepResult:
         """Step the environment with one action for every agent that is still alive.
@@ -56,8 +68,10 @@ class ParallelEnvAdapter(MultiAgentEnv):
         Returns:
             Observations, rewards, terminations, truncations and infos by agent, as ``MultiAgentEnv`` requires.
         """
-        spaces = {agent: self._own[agent][1] for agent in actions}
-        decoded = {agent: to_python(spaces[agent], decode_action(spaces[agent], actions[agent])) for agent in actions}
+        decoded = {
+            agent: self._decoders[agent](action) if agent in self._decoders else to_python(self._own[agent][1], action)
+            for agent, action in actions.items()
+        }
         obs, rewards, terminated, truncated, info = self.env.step(decoded)
         over = not self.env.agents
         self.agents = list(self.env.agents)
@@ -104,3 +118,4 @@ def configure_agents(config: Any, spec: EnvSpec, facts: EnvFacts) -> None:
     spaces = {name: find_network_spaces(*pair) for name, pair in pairs.items()}
     policies = {name: PolicySpec(observation_space=pair[0], action_space=pair[1]) for name, pair in spaces.items()}
     config.multi_agent(policies=policies, policy_mapping_fn=PolicyMapping(owners))
+    see_rows_of_policies(config, {name: make_layout(pair[0]) for name, pair in pairs.items()})

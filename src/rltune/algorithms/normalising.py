@@ -29,11 +29,13 @@ def find_obstacles(
         vectorize: The setting ``env.vectorize``.
         spaces: The spaces of its observations and actions; None with several agents.
     """
-    from rltune.envs.spaces import can_normalise  # Imported here, because Gymnasium loads slowly.
+    from rltune.envs.observations import find_layout  # Imported here, because Gymnasium loads slowly.
 
+    # Images, choices and masks stay as they are; vectors beside them are normalised.
+    layout = None if spaces is None else find_layout(spaces[0], spec)
     reasons = (
         ("observations", "there are several agents", spaces is None),
-        ("observations", "they are no vectors", spaces is not None and not can_normalise(spaces[0])),
+        ("observations", "they have no vectors", layout is not None and not layout.num_vector),
         ("observations", f"algo.env_runners.{CONNECTOR} prepares them", CONNECTOR in (algo.get("env_runners") or {})),
         ("rewards", "there are several agents", spaces is None),
         ("rewards", "env.rewards shapes them", bool(spec.rewards)),

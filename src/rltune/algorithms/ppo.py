@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from ray.rllib.algorithms.ppo.ppo_catalog import PPOCatalog
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from torch import nn
+
+from rltune.compat.row_catalog import RowPPOCatalog
 
 POLICY_GAIN = 0.01
 
 
-class SmallPolicyCatalog(PPOCatalog):
-    """RLlib's catalog, but the last policy layer starts orthogonal with a gain of 0.01 and with zero biases.
+class SmallPolicyCatalog(RowPPOCatalog):
+    """RLlib's catalog for rows, but the last policy layer starts orthogonal with a gain of 0.01 and with zero biases.
 
     Stable-Baselines3 begins so too. Its other layers begin orthogonal as well, which is left out: with it PPO learns
     Pendulum worse, in both libraries, and CartPole no better.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rltune.algorithms.arguments import check_unread, count_env_runners, count_learners
@@ -11,11 +13,14 @@ from rltune.algorithms.build import DEFAULT_MODULE, Build, build_config, import_
 from rltune.algorithms.checks import check_algorithm
 from rltune.config.capabilities import Capabilities, capabilities_of, find_capabilities, list_algos
 from rltune.envs.pettingzoo import policy_spaces
+from rltune.envs.spec import EnvSpec
 from rltune.errors import ConfigError
 from rltune.search.space import Space
 
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+
+    from rltune.envs.masks import MaskSource
 
 
 MAX_NAMED = 3  # Other values are tried for at most this many parameters that RLlib's error names.
@@ -33,6 +38,9 @@ def check_corners(build: Build, space: Space) -> list[AlgorithmConfig]:
     if find_capabilities(build.algo) is None:  # The others were checked before RLlib was imported.
         row = capabilities_of(import_config_class(build.algo))
         check_algorithm(build.algo, space, row, several_agents=build.env.policies is not None)
+    from rltune.algorithms.encoders import without_extractor
+    from rltune.compat.row_catalog import ENCODER
+
     networks: dict[str, AlgorithmConfig] = {}
     configs = []
     for corner in space.corners():
@@ -49,7 +57,8 @@ def check_corners(build: Build, space: Space) -> list[AlgorithmConfig]:
                 f"narrow the space: {_suggest_value(build, space, corner, str(error))}",
             )
     for config in networks.values():
-        _build_module(config, build)
+        # An extractor of the user's was checked in a process of its own. What follows it is checked here.
+        _build_module(without_extractor(config) if ENCODER in config.model_config else config, build)
     return configs
 
 
@@ -108,12 +117,15 @@ def _is_valid(build: Build, space: Space) -> bool:
 
 def _build_module(config: AlgorithmConfig, build: Build) -> None:
     """Build the network, and nothing else of the algorithm, to refuse an environment whose actions it cannot handle."""
-    from rltune.envs.spaces import find_network_spaces
+    from rltune.envs.observations import find_network_spaces
 
     pair = build.facts.find_policy_spaces()
-    check_spaces(build.algo, build.env.id, pair, capabilities_of(type(config)))
+    row = capabilities_of(type(config))
+    check_spaces(build.algo, build.env, pair, row)
+    check_mask(build.algo, build.env.id, build.facts.mask, build.facts.action_space, row)
     pairs = {DEFAULT_MODULE: pair} if pair else policy_spaces(build.env, build.facts.spaces_by_agent)
-    spaces = {name: find_network_spaces(*pair) for name, pair in pairs.items()}
+    spec = build.with_params({}).env if pair else None
+    spaces = {name: find_network_spaces(*pair, spec) for name, pair in pairs.items()}
     try:
         config.get_multi_rl_module_spec(spaces=spaces, inference_only=False).build()
     except Exception as error:  # Whatever RLlib's model catalogs raise, the network cannot be built.
@@ -128,7 +140,7 @@ def _build_module(config: AlgorithmConfig, build: Build) -> None:
 
 def check_spaces(
     algo: Mapping[str, Any],
-    env_id: str,
+    env: EnvSpec,
     spaces: tuple[Any, Any] | None,
     row: Capabilities | None,
     space: Space | None = None,
@@ -140,29 +152,44 @@ def check_spaces(
         spaces: The spaces of its observations and actions; None for several agents, each of which has its own.
         row: The algorithm's features; None if its class has to be imported to know them, for which `check_corners` is.
     """
-    from rltune.envs.spaces import is_discrete, is_image  # Imported here, because Gymnasium loads slowly.
+    # Imported here, because Gymnasium loads slowly.
+    from rltune.envs.observations import make_layout
+    from rltune.envs.spaces import name_setting, read_actions
 
     if spaces is None or row is None:
         return
-    kind = "discrete" if is_discrete(spaces[1]) else "continuous"
-    if row.actions not in ("both", kind):
+    place = f"cannot act in env.id={env.id}"
+    try:
+        actions = read_actions(spaces[1], joint=row.joins_choices)
+    except ConfigError as refusal:
+        raise name_setting(refusal, "algo", algo["name"], place) from None
+    kinds = {"discrete": bool(actions.sizes), "continuous": bool(actions.num_numbers)}
+    for kind, has_kind in kinds.items():
+        if has_kind and row.actions not in ("both", kind):
+            able = list_algos(partial(_takes, kind), with_variants=True)
+            raise ConfigError(
+                "algo",
+                algo["name"],
+                f"{place}, whose actions are {spaces[1]}",
+                f"{kind} actions are for {able}",
+                "algo=ppo, or another env=",
+            )
+    images = make_layout(spaces[0], env.encode).images
+    if images and not row.images:
+        names = ", ".join(image.name for image in images)
         raise ConfigError(
             "algo",
             algo["name"],
-            f"cannot act in env.id={env_id}, whose actions are {spaces[1]}",
-            f"{kind} actions are for {list_algos(lambda row: row.actions in ('both', kind), with_variants=True)}",
-            "algo=ppo, or another env=",
-        )
-    if is_image(spaces[0]) and not row.images:
-        raise ConfigError(
-            "algo",
-            algo["name"],
-            f"cannot act in env.id={env_id}, whose observations are images, {spaces[0]}",
+            f"cannot act in env.id={env.id}, which has images: {names}",
             f"images are for {list_algos(lambda row: row.images, with_variants=True)}",
-            "algo=ppo, or a vector: env.wrappers=[{entry_point: 'rltune.envs.spaces:FlatObservation'}]",
+            f"algo=ppo, or vectors: env.encode={{{', '.join(f'{image.name}: flat' for image in images)}}}",
         )
     if space is not None:
-        check_unread(algo, space, row, {"is_image": is_image(spaces[0]), "is_discrete": kind == "discrete"})
+        check_unread(algo, space, row, {"is_image": bool(images), "is_discrete": kinds["discrete"]})
+
+
+def _takes(kind: str, row: Capabilities) -> bool:
+    return row.actions in ("both", kind)
 
 
 def _format_corner(params: Mapping[str, Any]) -> str:
@@ -172,3 +199,38 @@ def _format_corner(params: Mapping[str, Any]) -> str:
 def _first_line(error: BaseException) -> str:
     text = next((line for line in str(error).splitlines() if line.strip()), "")
     return f"{type(error).__name__}: {text}"[:300]
+
+
+def check_mask(
+    algo: Mapping[str, Any], env_id: str, mask: MaskSource | None, action_space: Any, row: Capabilities | None
+) -> None:
+    """Refuse an environment with a mask for an algorithm that would choose illegal actions.
+
+    Args:
+        mask: Where the environment says which actions are legal.
+        action_space: The space of its actions.
+        row: The algorithm's features; None if its class has to be imported to know them.
+    """
+    if mask is None or row is None:
+        return
+    from rltune.envs.masks import OFF, SETTING  # Imported here, because Gymnasium loads slowly.
+    from rltune.envs.spaces import read_actions
+
+    fix = f"{SETTING}={OFF} trains without it"
+    if not row.uses_masks:
+        raise ConfigError(
+            "algo",
+            algo["name"],
+            f"does not use an action mask, which env.id={env_id} has: {mask.describe()}",
+            f"masks are for {list_algos(lambda row: row.uses_masks, with_variants=True)}",
+            f"algo=ppo, or {fix}",
+        )
+    joint = read_actions(action_space, joint=True)
+    if (row.joins_choices or mask.joint) and joint.sizes != (math.prod(mask.sizes),):
+        raise ConfigError(
+            "algo",
+            algo["name"],
+            f"chooses whole numbers with the other choices of env.id={env_id}, of which its mask has no flags",
+            "an algorithm with a head for each part of an action",
+            f"algo=ppo, or {fix}",
+        )

@@ -13,8 +13,8 @@ import gymnasium
 from rltune.envs.build import make_env, make_training_env
 from rltune.envs.copies import Copy, build_own
 from rltune.envs.facts import EnvFacts
+from rltune.envs.observations import find_layout, find_network_spaces, is_row, make_row_space
 from rltune.envs.rewards import RewardScale
-from rltune.envs.spaces import find_network_spaces
 from rltune.envs.spec import EnvSpec
 
 DISCOUNT = "rltune_discount"
@@ -42,17 +42,24 @@ class Creator:
         return {**vars(self), "_context": None, "_num_built": 0}
 
     def __call__(self, context: Mapping[str, Any]) -> Any:
-        """Build one training environment; RLlib calls this with its ``env_config``."""
+        """Build one training environment for RLlib's own runners, which call this with RLlib's ``env_config``."""
+        return self._create(context, view=True)
+
+    def make_rows(self, context: Mapping[str, Any]) -> Any:
+        """Build one training environment for the engine's runners, whose observations are rows."""
+        return self._create(context, view=False)
+
+    def _create(self, context: Mapping[str, Any], view: bool) -> Any:
         if self.facts is not None and multiprocessing.parent_process() is None:
-            return StandIn(self.facts)
+            return StandIn(self.spec, self.facts, view)
         # The trial stands in the queue for all of its copies (`rltune.trial.trainable`), whichever process makes them.
         copy = Copy(self.spec, getattr(context, "worker_index", 0), self._find_vector_index(context), is_queued=True)
-        return build_own(copy, lambda copy: self._build(dict(context), copy))
+        return build_own(copy, lambda copy: self._build(dict(context), copy, view))
 
-    def _build(self, arguments: dict[str, Any], copy: Copy) -> Any:
+    def _build(self, arguments: dict[str, Any], copy: Copy, view: bool) -> Any:
         if self.spec.policies is None:
             discount = arguments.pop(DISCOUNT, None)
-            return make_training_env(self.spec, discount, self._deviation, copy, **arguments)
+            return make_training_env(self.spec, discount, self._deviation, copy, view=view, **arguments)
         from rltune.algorithms.multi_agent import ParallelEnvAdapter
 
         return ParallelEnvAdapter(make_env(self.spec, copy))
@@ -79,13 +86,17 @@ class StandIn(gymnasium.Env[Any, Any]):
     """Stands for a copy of an environment where only its spaces are wanted.
 
     Args:
-        facts: What is known about the environment, of one agent.
+        spec: The environment.
+        facts: What is known about it, of one agent.
+        view: As for `rltune.envs.build.make_flat_env`.
     """
 
-    def __init__(self, facts: EnvFacts) -> None:
+    def __init__(self, spec: EnvSpec, facts: EnvFacts, view: bool) -> None:
         pair = facts.find_policy_spaces()
         assert pair is not None  # Gymnasium's vector environments are of one agent.
-        self.observation_space, self.action_space = find_network_spaces(*pair)
+        self.observation_space, self.action_space = find_network_spaces(*pair, spec)
+        if not view and not is_row(pair[0], spec):
+            self.observation_space = make_row_space(find_layout(pair[0], spec))
         self.metadata = dict(facts.metadata)
 
 

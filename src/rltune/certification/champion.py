@@ -5,9 +5,12 @@ Runs in the driver, at the end of the sweep.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
+import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -106,21 +109,22 @@ def register_champion(
     run_id = find_run(candidate.winner.run)
     before, newest = registry.look_up(candidate.name, ALIAS)
     better, why = _compare(candidate, before, registry, player)
-    registered = registry.register(
-        name=candidate.name,
-        run_id=run_id,
-        model=make_model_arguments(bundle, _describe_training(candidate)),
-        tags=_make_tags(candidate),
-        description=_make_description(candidate, why),
-        alias=ALIAS if better else None,
-        about=(
-            f"Policies of {candidate.algorithm} for {candidate.env.id}: each version is the winner of "
-            f"a sweep, and `{ALIAS}` the best of them on the same episodes. "
-            f"`rltune.load_policy('models:/{candidate.name}@{ALIAS}')` loads it."
-        ),
-        newest=newest,
-        rank=partial(_rank, candidate),
-    )
+    with _open_model(bundle, player) as files:
+        registered = registry.register(
+            name=candidate.name,
+            run_id=run_id,
+            model=make_model_arguments(files, _describe_training(candidate)),
+            tags=_make_tags(candidate),
+            description=_make_description(candidate, why),
+            alias=ALIAS if better else None,
+            about=(
+                f"Policies of {candidate.algorithm} for {candidate.env.id}: each version is the winner of "
+                f"a sweep, and `{ALIAS}` the best of them on the same episodes. "
+                f"`rltune.load_policy('models:/{candidate.name}@{ALIAS}')` loads it."
+            ),
+            newest=newest,
+            rank=partial(_rank, candidate),
+        )
     # Resuming a finished sweep registers the winner again, and MLflow's registry then returns the existing version.
     is_same = before is not None and registered.version == before.version
     is_champion = is_same or registered.alias == ALIAS
@@ -135,6 +139,26 @@ def register_champion(
         "champion": is_champion,
         "why": why,
     }
+
+
+@contextlib.contextmanager
+def _open_model(bundle: Path, player: Player) -> Iterator[Path]:
+    """Yield the files of the model: the bundle and, if an extractor of the user's is in it, a graph of its network.
+
+    The graph is made in a process of its own, because that runs the extractor.
+    """
+    description = bundle / "policy.json"
+    if not (description.is_file() and "extractor" in json.loads(description.read_text(encoding="utf-8"))):
+        yield bundle  # The policies of several agents have no extractors.
+        return
+    with tempfile.TemporaryDirectory(prefix="rltune-model-") as scratch:
+        files = Path(scratch) / "policy"
+        shutil.copytree(bundle, files)
+        with player.open(0):
+            future = player.start("rltune.policies.extractors:write_graph", folder=str(files))
+            failure = "the registered policy has no ONNX graph, and acts with trust=true alone"
+            player.finish(future, "exporting the policy to ONNX", failure)
+        yield files
 
 
 def _compare(

@@ -205,12 +205,13 @@ class ExportConfig(PolicyConfig):
 
     out: str | None = None
     format: str = bounded(choices=("onnx", "torch"))
+    trust: bool = MISSING
 
 
 @command("export policy=<uri>", ExportConfig)
 def export(settings: ExportConfig) -> Answer:
     """Export a policy as one file that needs neither rltune nor RLlib."""
-    source = make_source(settings)
+    source = make_source(settings, trust=settings.trust)
     use_tracking(settings)
     from rltune.policies.export import default_export_name, export_policy
     from rltune.policies.policy import load_bundle

@@ -53,6 +53,11 @@ def list_connectors(config: Any) -> dict[str, Any]:
     return {name: make for name, make in made.items() if make is not None}
 
 
+def is_learning(connector: Any) -> bool:
+    """Return whether a filter of observations takes them into its moments, see `freeze_filters`."""
+    return bool(connector._update_stats)
+
+
 def freeze_filters(pipeline: Any) -> None:
     """Freeze the running statistics of a connector pipeline, so that evaluation does not change them.
 

@@ -379,6 +379,8 @@ def _list_addable(key: str, settings: Mapping[str, Any]) -> list[str]:
     algo = settings.get("algo") or {}
     if group == "env.kwargs":
         return [*((settings.get("env") or {}).get("kwargs") or {}), last]
+    if group == "algo.rl_module.encoder_kwargs":  # Their names are the user's.
+        return [last]
     if group == "space" and algo:
         return list(list_arguments(algo))
     if group == "algo.rl_module.model_config":
@@ -389,7 +391,9 @@ def _list_addable(key: str, settings: Mapping[str, Any]) -> list[str]:
     if group == "algo.training":
         return _list_training(settings)
     if group.startswith("algo."):
-        return list(SECTIONS.get(group.removeprefix("algo."), ()) or ())
+        row = find_capabilities(algo)
+        others = () if row is None or row.own_encoders else ("encoder", "encoder_kwargs")
+        return [name for name in SECTIONS.get(group.removeprefix("algo."), ()) or () if name not in others]
     if group == "searcher.args":
         return list_sampler_arguments(settings["searcher"]["kind"])
     if group == "scheduler.args":

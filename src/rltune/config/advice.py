@@ -13,7 +13,7 @@ from rltune.config.schema import RunConfig
 from rltune.errors import choices, nearest, spell
 from rltune.other_tools import Answer, find_answer
 
-FREE = ("env.kwargs", "env.wrappers", "env.per_copy")  # Arguments of an environment may have any name.
+FREE = ("env.kwargs", "env.wrappers", "env.per_copy", "env.encode")  # Arguments of an environment may have any name.
 
 
 def advise(key: str, value: Any, settings: Mapping[str, Any]) -> tuple[str, str]:

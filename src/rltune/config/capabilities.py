@@ -23,6 +23,7 @@ class PolicyNetwork:
         kind: What the head gives: a key of `rltune.policies.bundle_reader.HEADS`. If actions are discrete, then a head
             of continuous actions gives logits instead.
         value: The attribute with the value head of a dueling network.
+        catalog: The class that builds its networks of images, ``module:Class``; empty if it sees vectors alone.
     """
 
     module: str
@@ -30,6 +31,7 @@ class PolicyNetwork:
     head: str
     kind: str
     value: str = ""
+    catalog: str = ""
 
 
 def _split(names: str) -> tuple[str, ...]:
@@ -64,7 +66,9 @@ SECTIONS: Mapping[str, tuple[str, ...] | None] = {
     "reporting": _split(
         "min_time_s_per_iteration min_train_timesteps_per_iteration min_sample_timesteps_per_iteration log_gradients"
     ),
-    "rl_module": _split("model_config small_policy_init algorithm_config_overrides_per_module"),
+    "rl_module": _split(
+        "model_config small_policy_init encoder encoder_kwargs module_class algorithm_config_overrides_per_module"
+    ),
     "training": None,
 }
 """The sections of an algo file, which are methods of AlgorithmConfig, with the arguments that act on a sweep.
@@ -126,7 +130,6 @@ _MODEL, _BUFFER = "rl_module.model_config", "training.replay_buffer_config"
 _HAS_ENV_RUNNERS = Switch("env_runners.num_env_runners", bool, default=0)
 _HAS_LEARNERS = Switch("learners.num_learners", bool, default=0)
 _SEES_IMAGES = Switch("env.is_image", bool, default=True)
-_SEES_VECTORS = Switch("env.is_image", lambda is_image: not is_image, default=False)
 _HAS_LARGE_CRITICS = Switch("class", lambda name: "PlainSAC" not in str(name), default="")
 _ACTS_CONTINUOUSLY = Switch("env.is_discrete", lambda is_discrete: not is_discrete, default=False)
 _HAS_LSTM = Switch(f"{_MODEL}.use_lstm", bool, default=False)
@@ -186,12 +189,9 @@ _UNREAD_IF_DISCRETE = tuple(
     Unread(f"{_MODEL}.{name}", "leave it out: actions are discrete", _ACTS_CONTINUOUSLY)
     for name in ("free_log_std", "log_std_clip_param")
 )
-_FOR_IMAGES = f"algo.{_MODEL}.conv_filters and head_fcnet_hiddens, for images"
-_UNREAD_WITH_IMAGES = _list_model("fcnet_", _FOR_IMAGES, _SEES_VECTORS)
 _UNREAD_INITIALIZERS = (*_list_model("head_fcnet_kernel"), *_list_model("head_fcnet_bias"))
 _UNREAD_BY_PPO_NETWORKS = (
     *_UNREAD_INITIALIZERS,
-    *_UNREAD_WITH_IMAGES,
     *_list_model("fusionnet_"),
     *_UNREAD_IF_DISCRETE,
 )
@@ -205,10 +205,8 @@ _UNREAD_BY_PPO = (
     *_list_unread("vf_loss_coeff vf_clip_param", "algo.training.use_critic=true", _HAS_CRITIC),
     *_list_clipped_by(None),
 )
-# The critics of SAC's relatives encode actions by layers of fcnet_hiddens, also beside images.
 _UNREAD_BY_SAC_NETWORKS = (
     *_UNREAD_INITIALIZERS,
-    *(unread for unread in _UNREAD_WITH_IMAGES if not unread.path.endswith(("fcnet_hiddens", "fcnet_activation"))),
     *_list_model("head_fcnet_use"),
     *_list_model("free_log_std", "leave it out: actions are squashed"),
     *_list_model("log_std_clip_param", "leave it out: actions are squashed"),
@@ -252,7 +250,6 @@ _UNREAD_BY_DQN = (
     *_list_model("log_std_clip_param"),
     *_list_model("fusionnet_"),
     *_list_model("head_fcnet_use"),
-    *_UNREAD_WITH_IMAGES,
     *_list_unread("sigma0 adam_epsilon categorical_distribution_temperature before_learn_on_batch"),
     *_list_unread("v_min v_max", "algo.training.num_atoms=51, a distribution over returns", _HAS_ATOMS),
     *_list_unread("td_error_loss_fn", "algo.training.num_atoms=1: a distribution has a loss of its own", _HAS_NO_ATOMS),
@@ -296,8 +293,10 @@ class Capabilities:
         name: Its file in ``conf/algo``; empty for an algorithm that is not known.
         engine: The class that trains it on arrays, ``module:Class``; None leaves it to stock RLlib.
         actions: Which kind of actions it can choose.
-        images: Whether its networks see images.
+        has_parts: Whether it has a head for each part of an action. Others have one for all combinations of choices, or
+            one for all numbers.
         lstm: Whether its networks may have one (Ray 2.60).
+        own_encoders: Whether its networks may see observations by an extractor of the user's.
         several_agents: Whether it trains the policies of several agents.
         data: What an update learns from: ``rollouts`` of the current policy, a ``replay`` memory, or a dataset's
             ``recorded_steps`` or ``recorded_episodes``, whose advantages need the steps that follow.
@@ -312,8 +311,9 @@ class Capabilities:
     name: str = ""
     engine: str | None = None
     actions: Literal["discrete", "continuous", "both"] = "both"
-    images: bool = True
+    has_parts: bool = False
     lstm: bool = True
+    own_encoders: bool = False
     several_agents: bool = False
     data: Literal["rollouts", "replay", "recorded_steps", "recorded_episodes"] = "rollouts"
     replay_ratio: str | None = None
@@ -324,14 +324,37 @@ class Capabilities:
     variants: tuple[str, ...] = ()
 
     @property
+    def uses_masks(self) -> bool:
+        """Whether it chooses among the actions alone that an environment's mask says are legal."""
+        return not self.offline and self.network is not None and self.network.kind in ("gaussian", "q")
+
+    @property
+    def joins_choices(self) -> bool:
+        """Whether it chooses among all combinations of an action's choices, to which whole numbers belong then.
+
+        Datasets have them joined.
+        """
+        return self.offline or (self.actions != "continuous" and not self.has_parts)
+
+    @property
+    def images(self) -> bool:
+        """Whether its networks see images; unknown algorithms are asked by RLlib's own catalogs."""
+        return self.network is not None and bool(self.network.catalog)
+
+    @property
     def offline(self) -> bool:
         """Whether the algorithm learns from a recorded dataset instead of an environment."""
         return self.data.startswith("recorded")
 
 
 _RLLIB = "ray.rllib.algorithms"
+_CATALOGS = "rltune.compat.row_catalog"
 _PPO_NETWORK = PolicyNetwork(
-    f"{_RLLIB}.ppo.torch.default_ppo_torch_rl_module:DefaultPPOTorchRLModule", "encoder", "pi", "gaussian"
+    f"{_RLLIB}.ppo.torch.default_ppo_torch_rl_module:DefaultPPOTorchRLModule",
+    "encoder",
+    "pi",
+    "gaussian",
+    catalog=f"{_CATALOGS}:RowPPOCatalog",
 )
 _SAC_NETWORK = PolicyNetwork(
     f"{_RLLIB}.sac.torch.default_sac_torch_rl_module:DefaultSACTorchRLModule", "pi_encoder", "pi", "squashed_gaussian"
@@ -340,16 +363,27 @@ _TQC_NETWORK = PolicyNetwork(  # TQC's module has SAC's actor but is not derived
     f"{_RLLIB}.tqc.torch.default_tqc_torch_rl_module:DefaultTQCTorchRLModule", "pi_encoder", "pi", "squashed_gaussian"
 )
 _BC_NETWORK = PolicyNetwork(
-    f"{_RLLIB}.bc.torch.default_bc_torch_rl_module:DefaultBCTorchRLModule", "encoder", "pi_head", "gaussian"
+    f"{_RLLIB}.bc.torch.default_bc_torch_rl_module:DefaultBCTorchRLModule",
+    "encoder",
+    "pi_head",
+    "gaussian",
+    catalog=f"{_CATALOGS}:RowBCCatalog",
 )
 _DQN_NETWORK = PolicyNetwork(
-    f"{_RLLIB}.dqn.torch.default_dqn_torch_rl_module:DefaultDQNTorchRLModule", "encoder", "af", "q", value="vf"
+    f"{_RLLIB}.dqn.torch.default_dqn_torch_rl_module:DefaultDQNTorchRLModule",
+    "encoder",
+    "af",
+    "q",
+    value="vf",
+    catalog=f"{_CATALOGS}:RowDQNCatalog",
 )
 
 TABLE: dict[str, Capabilities] = {
     f"{_RLLIB}.ppo.ppo:PPOConfig": Capabilities(
         "ppo",
+        has_parts=True,
         engine="rltune.engine.on_policy.ppo:FastPPO",
+        own_encoders=True,
         several_agents=True,
         network=_PPO_NETWORK,
         statistics=(*_V_TRACE, *_KL, "vf_explained_var"),
@@ -357,7 +391,9 @@ TABLE: dict[str, Capabilities] = {
     ),
     "rltune.algorithms.a2c:A2CConfig": Capabilities(
         "a2c",
+        has_parts=True,
         engine="rltune.engine.on_policy.a2c:FastA2C",
+        own_encoders=True,
         several_agents=True,
         network=_PPO_NETWORK,
         statistics=(*_V_TRACE, *_KL, "vf_explained_var"),
@@ -365,6 +401,7 @@ TABLE: dict[str, Capabilities] = {
     ),
     f"{_RLLIB}.appo.appo:APPOConfig": Capabilities(
         "appo",
+        has_parts=True,
         several_agents=True,
         network=_PPO_NETWORK,
         statistics=(*_V_TRACE, *_KL),
@@ -372,6 +409,7 @@ TABLE: dict[str, Capabilities] = {
     ),
     f"{_RLLIB}.impala.impala:IMPALAConfig": Capabilities(
         "impala",
+        has_parts=True,
         several_agents=True,
         network=_PPO_NETWORK,
         statistics=_V_TRACE,
@@ -380,6 +418,7 @@ TABLE: dict[str, Capabilities] = {
     f"{_RLLIB}.dqn.dqn:DQNConfig": Capabilities(
         "dqn",
         engine="rltune.engine.off_policy.dqn:FastDQN",
+        own_encoders=True,
         actions="discrete",
         data="replay",
         replay_ratio="training_intensity",
@@ -394,7 +433,6 @@ TABLE: dict[str, Capabilities] = {
         engine="rltune.engine.off_policy.sac:FastSAC",
         # Discrete actions are excluded, because RLlib's automatic target entropy for them, -1, cannot be reached.
         actions="continuous",
-        images=False,  # Its critics concatenate observation and action, see `rltune.compat.sac_catalog`.
         lstm=False,
         data="replay",
         replay_ratio="training_intensity",

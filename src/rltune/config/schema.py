@@ -84,8 +84,14 @@ class EnvConfig:
     restarts: int = bounded(0, minimum=0, example=3)
     policies: Any = None
     evaluation_steps: int = bounded(EVALUATION_STEPS, minimum=1)
+    encode: dict[str, Any] = field(default_factory=dict)
+    action_mask: str = bounded("auto", choices=("auto", "off"))
     per_copy: dict[str, Any] = field(default_factory=dict)
     max_copies: int | None = bounded(None, minimum=1, example=4)
+
+    def __post_init__(self) -> None:
+        """Read the word off in a file, which YAML takes for false."""
+        self.action_mask = "off" if self.action_mask == "False" else self.action_mask
 
 
 @dataclass

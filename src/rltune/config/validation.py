@@ -388,7 +388,9 @@ def _check_algo(algo: Mapping[str, Any]) -> None:
             )
         for name, argument in value.items():
             check_argument_name(f"algo.{key}.{name}", argument)
-            for setting, text in argument.items() if name == "model_config" and isinstance(argument, Mapping) else ():
+            # An RLModule of the user's has settings of its own.
+            is_known = name == "model_config" and not value.get("module_class")
+            for setting, text in argument.items() if is_known and isinstance(argument, Mapping) else ():
                 check_argument_name(f"algo.{key}.{name}.{setting}", text)
 
 

@@ -22,9 +22,9 @@ from rltune.algorithms.arguments import (
     widest_layer,
 )
 from rltune.algorithms.build import Build, make_inputs_absolute
-from rltune.algorithms.checks import check_algorithm
+from rltune.algorithms.checks import check_algorithm, list_encoders
 from rltune.algorithms.normalising import find_obstacles, list_notes, remove_from_space, remove_from_values
-from rltune.algorithms.preflight import check_corners, check_spaces
+from rltune.algorithms.preflight import check_corners, check_mask, check_spaces
 from rltune.checkpoints.clients import make_address
 from rltune.checkpoints.store import Store, open_store
 from rltune.cluster.ray_cluster import check_address, machine_of
@@ -75,10 +75,6 @@ if TYPE_CHECKING:
 LOCAL_LEDGER = (
     "the ledger is a file on this machine, and the storage gets a copy when the command ends: if this machine is lost "
     "before that, the checkpoints remain but not the sweep; study.storage=postgresql+psycopg://host/db keeps both"
-)
-IMAGE_NOTE = (
-    "observations are images to the networks, with algo.rl_module.model_config.conv_filters={filters}, derived from "
-    "their size; the wrapper rltune.envs.spaces:FlatObservation makes vectors of them"
 )
 
 USUAL_EPISODE_STEPS = 1000  # The highest time limit of most of Gymnasium's tasks.
@@ -300,6 +296,7 @@ def make_plan(config: RunConfig, begun: Path | None = None, meanwhile: Callable[
     build_stopping_rule(config.scheduler.kind, config.scheduler.args, config.budget.env_steps)
     _check_places(config)
     spec, facts, obstacles = _check_env(config, space, row, meanwhile)
+    encoder_notes = _check_encoders(config, space, spec, facts)
     env_notes = list_notes(obstacles, [config.algo, *space.corners()])
     given_settings, config = config, _leave_out(config, obstacles)
     space = build_search_space(config.algo, config.space)
@@ -323,6 +320,7 @@ def make_plan(config: RunConfig, begun: Path | None = None, meanwhile: Callable[
     optional_notes = (
         *env_notes,
         *facts.notes,
+        *encoder_notes,
         _describe_few_steps(config),
         _describe_late_episodes(config, facts, row),
         *portfolio_notes,
@@ -447,9 +445,26 @@ def _check_env(
     facts = examine_env(spec, config.failures.stall_s, meanwhile)
     if facts.time_limit:  # It ends its episodes by itself, so that its digest must not depend on the setting.
         spec = replace(spec, evaluation_steps=None)
+    if facts.mask:
+        spec = replace(spec, action_mask=facts.mask.to_dict())
     spaces = facts.find_policy_spaces()
-    check_spaces(config.algo, config.env.id, spaces, row, space)
+    check_spaces(config.algo, spec, spaces, row, space)
+    check_mask(config.algo, config.env.id, facts.mask, facts.action_space, row)
     return spec, facts, find_obstacles(config.algo, spec, vectorize, spaces)
+
+
+def _check_encoders(config: RunConfig, space: Space, spec: EnvSpec, facts: EnvFacts) -> list[str]:
+    """Check the encoders of the user's in a process of its own, and return notes on what ONNX cannot express."""
+    encoders = list_encoders(config.algo, space)
+    if not encoders:
+        return []
+    from rltune.envs.masks import OFF  # Imported here, because Gymnasium and torch load slowly.
+    from rltune.envs.observations import find_layout
+    from rltune.policies.extractors import ExtractorSpec, examine_extractors
+
+    masked = replace(spec, action_mask=facts.mask.to_dict() if facts.mask else OFF)
+    layout, specs = find_layout(facts.observation_space, masked), [ExtractorSpec(*encoder) for encoder in encoders]
+    return examine_extractors(specs, facts.observation_space, layout, config.failures.stall_s)
 
 
 def _leave_out(config: RunConfig, obstacles: Collection[str]) -> RunConfig:
@@ -579,14 +594,11 @@ def preflight(build: Build, space: Space, engine: str) -> tuple[str, ...]:
     from rltune.engine import check_precision, find_static_obstacle, prepare_kernels
 
     configs = check_corners(build, space)
-    given = (build.algo.get("rl_module") or {}).get("model_config") or {}
-    filters = None if given.get("conv_filters") else configs[0].model_config.get("conv_filters")
-    filter_notes = (IMAGE_NOTE.format(filters=str(filters).replace(" ", "")),) if filters else ()
     for config in configs:
         check_precision(config, engine, build.precision)
     if engine != "fast":
-        return filter_notes
+        return ()
     reasons = [find_static_obstacle(config) for config in configs]
     who = "some trials, those with" if None in reasons else "all trials, because the fast engine does not support"
-    notes = *filter_notes, *(f"stock RLlib trains {who} {reason}" for reason in dict.fromkeys(reasons) if reason)
+    notes = tuple(f"stock RLlib trains {who} {reason}" for reason in dict.fromkeys(reasons) if reason)
     return notes + prepare_kernels(configs[reasons.index(None)]) if None in reasons else notes

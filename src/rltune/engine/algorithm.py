@@ -137,11 +137,14 @@ class FastAlgorithm(StockCheckpoint):
         """Give the local env runner the learner's current weights.
 
         On the CPU its parameters become the learner's own memory, so that no later call has to copy; on a GPU they
-        are copied.
+        are copied. So are buffers, which training does not change: those of an extractor may hold random numbers.
         """
         runner = self.env_runner_group.local_env_runner
         source = dict(self.learner_module.named_parameters())
+        buffers = dict(self.learner_module.named_buffers())
         with torch.no_grad():
+            for name, buffer in runner.module.named_buffers():
+                buffer.copy_(buffers[name])
             for name, param in runner.module.named_parameters():
                 if self.device.type == "cpu":
                     # RLlib expects the runner's own Parameter objects, so only the memory behind them is shared.

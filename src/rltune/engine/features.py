@@ -130,8 +130,10 @@ def list_served_fields(config_class: type) -> set[str]:
 def _is_plain_spec(spec: Any) -> bool:
     """Return whether a module spec has no class or weights of a user, only a model config or rltune's catalog."""
     catalog = getattr(spec, "catalog_class", None)
-    is_ours = catalog is None or catalog.__name__ in ("ConcatSACCatalog", "SmallPolicyCatalog")
-    return is_ours and getattr(spec, "module_class", True) is None and not getattr(spec, "load_state_path", None)
+    is_ours = catalog is None or catalog.__module__.startswith("rltune.")
+    module = getattr(spec, "module_class", object)
+    is_ours &= module is None or module.__module__.startswith("rltune.compat.")
+    return is_ours and not getattr(spec, "load_state_path", None)
 
 
 def _model_setting(config: Any, name: str) -> Any:

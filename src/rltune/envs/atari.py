@@ -3,34 +3,32 @@
 Its images, rewards and ends of episodes are those of the wrappers bit by bit (ale-py 0.12), with two differences: FIRE
 after a reset is pressed for one frame instead of a whole step of four, and another generator draws the number of no-ops
 at a start. Three things are left to do here. After a reset ale-py stacks frames on zeros, where the wrappers repeat the
-first frame. ale-py does not put the frames last and gives no floats, which the networks need. And the true returns are
-needed beside the clipped rewards. Trials use this module where they can; evaluations and policies use the wrappers.
+first frame. The frames become rows of bytes, as `rltune.envs.observations` makes them. And the true returns are needed
+beside the clipped rewards. Trials use this module where they can; evaluations and policies use the wrappers.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, cast
 
 import gymnasium
 import numpy as np
-from gymnasium import spaces
 from gymnasium.spaces import Box
 from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from rltune.envs.episode import RECORD, EpisodeRecord
 from rltune.envs.spec import EnvSpec, resolve_variables
-from rltune.errors import ABSENT, ConfigError
 
 PREPROCESSING = "gymnasium.wrappers:AtariPreprocessing"
 FIRE_ON_RESET = "rltune.envs.atari:FireOnReset"
 FRAME_STACK = "gymnasium.wrappers:FrameStackObservation"
-CHANNELS_LAST = "rltune.envs.atari:ChannelsLast"
-DEFAULTS: dict[str, Any] = {"noop_max": 30, "frame_skip": 4, "screen_size": 84, "scale_obs": False}
+DEFAULTS: dict[str, Any] = {"noop_max": 30, "frame_skip": 4, "screen_size": 84}
 # Only with these arguments of AtariPreprocessing (SAME) and this frameskip of the game does ale-py's vector environment
 # do as Gymnasium's wrappers; else the wrappers are used. The game's other arguments (GAME) may have any value.
-SAME = {"terminal_on_life_loss": False, "grayscale_obs": True, "grayscale_newaxis": False}
+SAME = {"scale_obs": False, "terminal_on_life_loss": False, "grayscale_obs": True, "grayscale_newaxis": False}
 GAME = {"frameskip": 1, "repeat_action_probability": 0.25, "full_action_space": False}
 Step = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
 
@@ -49,13 +47,13 @@ def make_native_atari(spec: EnvSpec, num_envs: int) -> StandardAtari | None:
         (str(wrapper.get("entry_point")), resolve_variables(wrapper.get("kwargs") or {})) for wrapper in spec.wrappers
     ]
     points, kwargs = [point for point, _ in wraps], dict(wraps)
-    order = [PREPROCESSING, *[FIRE_ON_RESET] * (FIRE_ON_RESET in points), FRAME_STACK, CHANNELS_LAST]
+    order = [PREPROCESSING, *[FIRE_ON_RESET] * (FIRE_ON_RESET in points), FRAME_STACK]
     if module != "ale_py" or not name.endswith("-v5") or points != order or kwargs.get(FIRE_ON_RESET):
         return None
     frames, stack, game = kwargs[PREPROCESSING], kwargs[FRAME_STACK], {**GAME, **resolve_variables(spec.kwargs)}
     is_known = set(frames) <= {*DEFAULTS, *SAME} and set(stack) == {"stack_size"} and set(game) == set(GAME)
     unlike = any(frames.get(key, value) != value for key, value in SAME.items())
-    is_single = spec.objective or spec.restarts or set(spec.rewards) - {"scale", "clip"}
+    is_single = spec.objective or spec.restarts or spec.encode or set(spec.rewards) - {"scale", "clip"}
     if not is_known or unlike or game["frameskip"] != 1 or is_single:
         return None
     frames = DEFAULTS | frames
@@ -78,7 +76,7 @@ def make_native_atari(spec: EnvSpec, num_envs: int) -> StandardAtari | None:
 
 
 class StandardAtari(gymnasium.vector.VectorWrapper):
-    """Stack the last frames of several Atari games into observations of shape (games, height, width, stack), 0 to 1.
+    """Stack the last frames of several Atari games into rows of bytes (games, stack x height x width).
 
     An episode's first observation comes with the step after its last one (autoreset mode NEXT_STEP).
 
@@ -92,12 +90,10 @@ class StandardAtari(gymnasium.vector.VectorWrapper):
         super().__init__(RecordEpisodeStatistics(games))
         self._rewards = rewards
         size = games.single_observation_space.shape[1:]
-        self.single_observation_space = Box(0, 1.0, (*size, stack), np.float32)
+        self.single_observation_space = Box(0, 255, (math.prod(size) * stack,), np.uint8)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
-        # The frame axis comes second in memory, because copying whole frames is faster than copying pixel by pixel. The
-        # view `_obs` shows the frames as the last axis.
-        self._frames = np.zeros((self.num_envs, stack, *size), np.float32)
-        self._obs = np.moveaxis(self._frames, 1, -1)
+        self._frames = np.zeros((self.num_envs, stack, *size), np.uint8)
+        self._obs = self._frames.reshape(self.num_envs, -1)
         self._over = np.ones(self.num_envs, np.bool_)
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
@@ -134,27 +130,9 @@ class StandardAtari(gymnasium.vector.VectorWrapper):
         for frame in range(self._frames.shape[1] - 1):
             self._frames[:, frame] = self._frames[:, frame + 1]
         newest = self._frames[:, -1]
-        np.divide(frames[:, 0], np.float32(255), out=newest)
+        newest[:] = frames[:, 0]
         if self._over.any():
             self._frames[self._over] = newest[self._over][:, None]
-
-
-class ChannelsLast(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """Turn images (frames, height, width) into (height, width, frames), the order that RLlib's networks read."""
-
-    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
-        super().__init__(env)
-        space = env.observation_space
-        if not (isinstance(space, spaces.Box) and len(space.shape) == 3):
-            raise ConfigError(
-                "", ABSENT, f"ChannelsLast: the observations are {space}", "images of three axes", "leave it out"
-            )
-        low, high = np.moveaxis(space.low, 0, -1), np.moveaxis(space.high, 0, -1)
-        self.observation_space = spaces.Box(low, high, dtype=space.dtype.type)
-
-    def observation(self, observation: Any) -> Any:
-        """Move an image's first axis, its frames, to the end."""
-        return np.moveaxis(observation, 0, -1)
 
 
 class FireOnReset(gymnasium.Wrapper[Any, Any, Any, Any]):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def make_env(spec: EnvSpec | Mapping[str, Any], copy: Copy | None = None, /, **kwargs: Any) -> gymnasium.Env[Any, Any]:
-    """Build one environment with its wrappers and its original rewards; compound spaces are flattened.
+    """Build one environment with its wrappers, its original rewards and its own observations.
 
     Args:
         spec: An `EnvSpec`, or a mapping with its fields.
@@ -70,7 +70,7 @@ def _build(
         try:
             for wrap in wrappers:
                 env = wrap(env)
-            return finish(flatten_env(env))
+            return finish(env)
         except BaseException:
             close_env(bare)
             raise
@@ -78,34 +78,30 @@ def _build(
     return build_copy(spec, copy, build)
 
 
-def flatten_env(env: Any) -> Any:
-    """Flatten compound observations and actions of an environment, as policies see them."""
-    from rltune.envs.spaces import FlatAction, FlatObservation, has_plain_actions, has_plain_observations
-
-    if not has_plain_observations(env.observation_space):
-        env = FlatObservation(env)
-    return env if has_plain_actions(env.action_space) else FlatAction(env)
-
-
 def make_flat_env(
-    spec: EnvSpec | Mapping[str, Any], copy: Copy | None = None, /, **kwargs: Any
+    spec: EnvSpec | Mapping[str, Any], copy: Copy | None = None, /, *, view: bool = True, **kwargs: Any
 ) -> gymnasium.Env[Any, Any]:
-    """Build one environment as `make_env` does, but with the observations and actions that networks take.
+    """Build one environment as `make_env` does, but with rows as observations and the actions that networks choose.
 
     Args:
         spec: The environment, of one agent.
         copy: As for `make_env`.
+        view: Whether observations are what networks see of rows, one vector of float32, and not the rows themselves.
         kwargs: Further arguments of the environment.
     """
-    return _build(spec_of(spec), copy, kwargs, _flatten_for_networks)
+    spec = spec_of(spec)
+    return _build(spec, copy, kwargs, functools.partial(_flatten_for_networks, spec, view))
 
 
-def _flatten_for_networks(env: Any) -> Any:
-    from rltune.envs.spaces import FlatAction, FlatObservation, has_network_actions, has_network_observations
+def _flatten_for_networks(spec: EnvSpec, view: bool, env: Any) -> Any:
+    from rltune.envs.masks import MaskSource
+    from rltune.envs.observations import RowObservation, find_layout, is_row
+    from rltune.envs.spaces import NetworkAction, read_actions
 
-    if not has_network_observations(env.observation_space):
-        env = FlatObservation(env, images=True)
-    return env if has_network_actions(env.action_space) else FlatAction(env)
+    if not is_row(env.observation_space, spec):
+        env = RowObservation(env, find_layout(env.observation_space, spec), view, MaskSource.parse(spec.action_mask))
+    actions = read_actions(env.action_space, joint=spec.joint_actions)
+    return env if actions.is_identity else NetworkAction(env, spec.joint_actions)
 
 
 def make_training_env(
@@ -114,6 +110,8 @@ def make_training_env(
     reward_deviation: RewardScale | None = None,
     copy: Copy | None = None,
     /,
+    *,
+    view: bool = True,
     **kwargs: Any,
 ) -> gymnasium.Env[Any, Any]:
     """Build one environment for training: as `make_flat_env` does, but with shaped rewards and records of its episodes.
@@ -123,12 +121,13 @@ def make_training_env(
         reward_discount: That of the algorithm, by which rewards are normalised; None is `rltune.envs.rewards.DISCOUNT`.
         reward_deviation: As ``deviation`` of `rltune.envs.rewards.ShapedReward`.
         copy: As for `make_env`.
+        view: As for `make_flat_env`.
         kwargs: Further arguments of the environment.
     """
     from rltune.envs.rewards import DISCOUNT, ShapedReward
 
     def build(copy: Copy) -> Any:
-        env = make_restarting(spec, functools.partial(make_flat_env, spec, copy, **kwargs))
+        env = make_restarting(spec, functools.partial(make_flat_env, spec, copy, view=view, **kwargs))
         if not (spec.rewards or spec.objective or spec.restarts):
             return env
         discount = DISCOUNT if reward_discount is None else reward_discount
@@ -150,7 +149,8 @@ def make_restarting(spec: EnvSpec, make: Callable[[], gymnasium.Env[Any, Any]]) 
 
 def is_plain(spec: EnvSpec, facts: EnvFacts) -> bool:
     """Return whether `gymnasium.make` alone builds this environment: nothing is wrapped, shaped or flattened."""
-    from rltune.envs.spaces import has_network_actions, has_network_observations
+    from rltune.envs.observations import is_row
+    from rltune.envs.spaces import read_actions
 
     return (
         spec.policies is None
@@ -161,8 +161,8 @@ def is_plain(spec: EnvSpec, facts: EnvFacts) -> bool:
         and not spec.rewards
         and not spec.objective
         and not spec.restarts
-        and has_network_observations(facts.observation_space)
-        and has_network_actions(facts.action_space)
+        and is_row(facts.observation_space, spec)
+        and read_actions(facts.action_space, joint=spec.joint_actions).is_identity
     )
 
 

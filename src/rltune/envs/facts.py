@@ -7,17 +7,19 @@ only to look at it, and the driver never imports the user's modules.
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from rltune.envs.layout import make_space as make_space  # Who describes a space also makes it.
 from rltune.errors import ConfigError
 
 if TYPE_CHECKING:
     import gymnasium
+
+    from rltune.envs.masks import MaskSource
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,7 @@ class EnvFacts:
             flattened; a user's subclass as its Gymnasium base. With several agents a Dict of theirs.
         action_space: The space of its actions; with several agents a Dict of theirs.
         time_limit: The steps after which Gymnasium truncates an episode; None without a limit.
-        has_mask: Whether it says which actions are allowed, in the observation's or the info's ``action_mask`` or by a
-            method ``action_masks``.
+        mask: Where it says which actions are legal; None if it does not, or ``env.action_mask=off`` leaves it out.
         metadata: Its metadata, of which only what JSON has.
         agents: All agents that there may be, in the environment's order; empty for an environment of one agent.
         notes: What the check has to say about it.
@@ -40,7 +41,7 @@ class EnvFacts:
     observation_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]
     time_limit: int | None = None
-    has_mask: bool = False
+    mask: MaskSource | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     agents: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -51,14 +52,12 @@ class EnvFacts:
 
         With several agents there is no such pair, but one for each agent in `spaces_by_agent`; returns None then.
         """
-        from rltune.envs import spaces
-
         if self.agents:
             return None
         seen, taken = self.observation_space, self.action_space
         return (
-            seen if spaces.has_plain_observations(seen) else spaces.flatten_observation_space(seen),
-            taken if spaces.has_plain_actions(taken) else spaces.flatten_action_space(taken),
+            seen,
+            taken,
         )
 
     @property
@@ -72,14 +71,17 @@ class EnvFacts:
         spaces = {name: describe_space(getattr(self, name)) for name in ("observation_space", "action_space")}
         lists = {"agents": list(self.agents), "notes": list(self.notes)}
         mappings = {"metadata": dict(self.metadata), "sources": dict(self.sources)}
-        return {**vars(self), **spaces, **mappings, **lists}
+        return {**vars(self), **spaces, **mappings, **lists, "mask": self.mask and self.mask.to_dict()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> EnvFacts:
         """Make the facts from what `to_dict` has returned."""
         spaces = {name: make_space(values[name]) for name in ("observation_space", "action_space")}
         tuples = {name: tuple(values.get(name, ())) for name in ("agents", "notes")}
-        return cls(**{**values, **spaces, **tuples})
+        from rltune.envs.masks import MaskSource  # Imported here, because Gymnasium loads slowly.
+
+        mask = values.get("mask") and MaskSource.parse(values["mask"])
+        return cls(**{**values, **spaces, **tuples, "mask": mask})
 
 
 def select_json(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,43 +131,7 @@ def describe_space(space: Any) -> dict[str, Any]:
     )
 
 
-def make_space(description: Mapping[str, Any]) -> gymnasium.Space[Any]:
-    """Make the space that `describe_space` has described."""
-    from gymnasium import spaces as kinds
-
-    about = dict(description)
-    match about.pop("type"):
-        case "Discrete":
-            return kinds.Discrete(about["n"], start=about["start"], **_read_dtype(about))
-        case "Box":
-            shape, dtype = tuple(about["shape"]), np.dtype(about["dtype"])
-            low, high = (_read_bound(about[key], shape, dtype) for key in ("low", "high"))
-            return kinds.Box(low, high, shape, dtype.type)
-        case "MultiDiscrete":
-            return kinds.MultiDiscrete(np.array(about["nvec"]), start=np.array(about["start"]), **_read_dtype(about))
-        case "MultiBinary":
-            return kinds.MultiBinary(about["n"])
-        case "Text":
-            return kinds.Text(about["max"], min_length=about["min"], charset=about["characters"])
-        case "Dict":
-            # Gymnasium sorts the keys of a plain dict, but keeps the order in which the environment flattens its parts.
-            return kinds.Dict(OrderedDict((key, make_space(part)) for key, part in about["spaces"]))
-        case "Tuple":
-            return kinds.Tuple([make_space(part) for part in about["spaces"]])
-    raise ValueError(f"no such space: {description['type']}")
-
-
 def _describe_bound(values: Any) -> Any:
     """Describe a Box's bound: one number if all elements are equal, as in images, else a list."""
     flat = [x if math.isfinite(x) else str(x) for x in np.asarray(values).reshape(-1).tolist()]
     return flat[0] if flat and all(x == flat[0] for x in flat) else flat
-
-
-def _read_bound(bound: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-    # The greatest integers of 64 bits are no floats.
-    values = np.asarray(bound if isinstance(bound, list) else [bound], dtype if dtype.kind in "iu" else np.float64)
-    return (values.reshape(shape) if isinstance(bound, list) else np.full(shape, values[0])).astype(dtype)
-
-
-def _read_dtype(about: Mapping[str, Any]) -> dict[str, Any]:
-    return {"dtype": np.dtype(about["dtype"]).type} if "dtype" in about else {}

@@ -15,22 +15,17 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from rltune.envs.facts import describe_space, make_space
 from rltune.envs.guest import call_guest
+from rltune.envs.masks import AUTO, OFF, SETTING, MaskReader, MaskSource, draw_legal, find_mask
 from rltune.envs.objective import make_score
+from rltune.envs.observations import encode_observation, make_layout
 from rltune.envs.spaces import (
     check_observation,
     check_reward,
-    decode_action,
-    flatten_action_space,
-    flatten_observation,
-    has_network_actions,
-    has_plain_actions,
-    has_plain_observations,
-    list_choices,
+    make_network_actions,
     name_setting,
+    read_actions,
     to_python,
-    unflatten_action,
 )
 from rltune.envs.spec import EnvSpec
 from rltune.envs.step_count import describe_returned
@@ -44,7 +39,6 @@ OBJECTIVE = "the objective"
 SEED = 0
 RESET = "def reset(self, *, seed=None, options=None)"
 RTOL, ATOL = 1e-5, 1e-6  # Smaller differences are rounding: simulations on GPUs add in another order each time.
-MASKS = ("action_mask", "mask")  # The keys of observations that have one; RLlib's examples use the first.
 
 Step = tuple[Any, float, bool]
 
@@ -57,22 +51,23 @@ class FirstSteps:
         spec: Its specification, which the errors name.
 
     Attributes:
-        has_mask: Whether it has said which actions are permitted.
+        mask: Where it says which actions are legal; None if it does not.
         excess: Which number has left its bounds by little; None if none has.
     """
 
     def __init__(self, env: Any, spec: EnvSpec) -> None:
         self._env, self._setting = env, _find_setting(spec)
         self._observation_space, self._action_space = env.observation_space, env.action_space
-        space = self._action_space
-        self._plain = space if has_plain_actions(space) else flatten_action_space(space)
-        chosen = self._plain if has_network_actions(self._plain) else flatten_action_space(self._plain)
-        # A copy, because an environment may keep something else where its own space has a method, such as `seed`.
-        self._chosen: Any = make_space(describe_space(chosen))
+        self._layout = make_layout(env.observation_space, spec.encode)
+        self._actions = read_actions(self._action_space)
+        # Another object than the environment's, which may keep something else where its own space has a method.
+        self._chosen: Any = make_network_actions(self._actions)
         self._chosen.seed(SEED)
         self._random = np.random.default_rng(SEED)
-        self._seen: tuple[Any, Mapping[str, Any]] = None, {}
-        self.has_mask = False
+        self.mask: MaskSource | None = None
+        self._looks_for_mask = spec.action_mask == AUTO
+        self._reader: MaskReader | None = None
+        self._flags: Any = None
         self.excess: str | None = None
 
     def reset(self) -> Any:
@@ -98,61 +93,38 @@ class FirstSteps:
             # Some environments write into the action, which is sent again later.
             returned = read_returned(call, self._env.step(copy.deepcopy(action)))
             observation, reward, terminated, truncated, info = returned
-            self._look(observation, info, call)
-            return copy.deepcopy(observation), check_reward(reward), bool(terminated or truncated), info
+            is_over = bool(terminated or truncated)
+            self._look(observation, info, call, is_over)
+            return copy.deepcopy(observation), check_reward(reward), is_over, info
 
     def draw_action(self) -> Any:
-        """Draw a random action that is permitted as far as the environment says so, in the form that training sends."""
+        """Draw a random action that is legal as far as the environment says so, in the form that training sends."""
         action = self._chosen.sample()
-        if (mask := self._find_mask()) is not None:
-            self.has_mask = True
-            action = self._random.choice(mask) if len(mask) else action
-        action, space = decode_action(self._plain, to_python(self._chosen, action)), self._action_space
-        return action if has_plain_actions(space) else unflatten_action(space, action, list_choices(space))
+        if self._flags is not None and self.mask is not None:
+            legal = draw_legal(self._flags, self.mask, self._random)
+            choice = legal[0] if self._actions.is_choice else legal
+            action = (choice, *action[1:]) if isinstance(action, tuple) else choice
+        return to_python(self._chosen, action) if self._actions.is_identity else self._actions.decode_one(action)
 
-    def _look(self, observation: Any, info: Mapping[str, Any], call: str) -> None:
+    def _look(self, observation: Any, info: Mapping[str, Any], call: str, is_over: bool = False) -> None:
         excess = check_observation(self._observation_space, observation)
         self.excess = self.excess or (f"{excess}, by {call}" if excess else None)
-        if not has_plain_observations(self._observation_space):
-            flatten_observation(self._observation_space, observation)
-        self._seen = observation, info
-
-    def _find_mask(self) -> Any:
-        """Return the numbers of the permitted choices; None if the environment has no mask of its choices."""
-        if not isinstance(self._chosen, spaces.Discrete):
-            return None
-        sizes = list_choices(self._action_space) or []
-        for mask in self._list_masks():
-            try:
-                parts = mask if isinstance(mask, tuple | list) else [mask]
-                flags = np.concatenate([np.ravel(part) for part in parts]).astype(bool)
-            except (TypeError, ValueError):
-                continue
-            # A mask has a flag for each value of each part of an action, or one for each combination of them.
-            if flags.size == sum(sizes):
-                each = np.split(flags, np.cumsum(sizes)[:-1])
-                flags = np.prod(np.meshgrid(*each, indexing="ij"), axis=0).ravel().astype(bool)
-            if flags.size == self._chosen.n:
-                return np.flatnonzero(flags)
-        return None
-
-    def _list_masks(self) -> Iterator[Any]:
-        observation, info = self._seen
-        if isinstance(observation, Mapping):
-            yield from (observation[key] for key in MASKS if key in observation)
-        if MASKS[0] in info:
-            yield info[MASKS[0]]
-        if self._env.has_wrapper_attr("action_masks"):
-            try:
-                with call_guest("action_masks"):
-                    masks = self._env.get_wrapper_attr("action_masks")
-                    masks = masks() if callable(masks) else masks
-            except GuestError:  # Training does not call it.
-                return
-            yield masks
+        encode_observation(self._observation_space, self._layout, observation)
+        if self._looks_for_mask and self._reader is None:
+            self.mask = find_mask(self._env, observation, info, self._actions.sizes)
+            if self.mask is not None and call != "reset":
+                raise ConfigError(
+                    SETTING,
+                    AUTO,
+                    f": {self.mask.describe()}, is there at {call} and was not at reset",
+                    "a mask after each reset and step",
+                    f"return the same from reset, or {SETTING}={OFF}",
+                )
+            self._reader = self.mask and MaskReader(self._env, self.mask)
+        self._flags = self._reader and self._reader.read(observation, info, is_over=is_over)
 
 
-def check_first_steps(env: Any, spec: EnvSpec) -> tuple[bool, list[str]]:
+def check_first_steps(env: Any, spec: EnvSpec) -> tuple[MaskSource | None, list[str]]:
     """Refuse an environment that cannot step, or whose observations or rewards are invalid.
 
     It takes some steps, few in a slow simulator. What comes later is met in training, which does not look at bounds.
@@ -162,7 +134,7 @@ def check_first_steps(env: Any, spec: EnvSpec) -> tuple[bool, list[str]]:
         spec: Its specification.
 
     Returns:
-        Whether it says which actions are permitted, and notes for the user.
+        Where it says which actions are legal, and notes for the user.
 
     Raises:
         GuestError: A reset or a step has failed.
@@ -182,14 +154,14 @@ def check_first_steps(env: Any, spec: EnvSpec) -> tuple[bool, list[str]]:
         notes.append(describe_unseeded(spec.id, difference))
     if play.excess:
         notes.append(describe_excess(play.excess))
-    if play.has_mask:
+    if play.mask:
         notes.append(
-            f"{spec.id} says which actions are permitted (an action mask), which training does not use yet: policies "
-            "learn from its rewards what to leave, so a step should take every action"
+            f"action mask: {play.mask.describe()}. Policies choose legal actions alone, so returns are not those known "
+            f"from policies without a mask; {SETTING}={OFF} leaves it out"
         )
     if spec.objective:
         _check_score(play, spec)
-    return play.has_mask, notes
+    return play.mask, notes
 
 
 def describe_unseeded(env_id: str, difference: str) -> str:

@@ -19,12 +19,10 @@ from rltune.envs.facts import EnvFacts, select_json
 from rltune.envs.first_steps import describe_excess, describe_unseeded, find_difference
 from rltune.envs.guest import call_guest, import_guest
 from rltune.envs.inspection import digest_sources
+from rltune.envs.observations import find_network_spaces
 from rltune.envs.spaces import (
     check_observation,
     check_reward,
-    find_network_spaces,
-    has_plain_actions,
-    has_plain_observations,
     name_setting,
     to_python,
 )
@@ -277,14 +275,6 @@ def policy_spaces(spec: EnvSpec, spaces: Mapping[str, tuple[Any, Any]]) -> dict[
     first: dict[str, str] = {}
     for agent, policy in assign_policies(spec.policies or SHARED, list(spaces)).items():
         pair = spaces[agent]
-        if not (has_plain_observations(pair[0]) and has_plain_actions(pair[1])):
-            raise ConfigError(
-                "env.id",
-                spec.id,
-                f": {agent} observes {pair[0]} and acts in {pair[1]}",
-                "Box or Discrete observations and actions",
-                "wrap the environment in a package of yours",
-            )
         if spaces_by_policy.setdefault(policy, pair) != pair:
             raise ConfigError(
                 "env.policies",

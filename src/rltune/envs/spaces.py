@@ -1,12 +1,13 @@
-"""Turn observations and actions of any Gymnasium space into those that networks take, and back.
+"""Check the observations of an environment, leave parts of them out, and turn a network's actions into its own.
 
-Policies speak the environment's own language if that is a Box or a Discrete space, and else what `FlatObservation` and
-`FlatAction` make of it. Networks see floats, in one vector or an image, and choose a number from 0 or one vector.
+What networks see of observations is in `rltune.envs.observations`, and what they choose in `rltune.envs.actions`;
+policies give the environment's own actions.
 """
 
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,68 +15,19 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from rltune.envs.actions import ActionParts
+from rltune.envs.facts import describe_space, make_space
 from rltune.envs.step_count import read_reset, read_reward, read_rewards, read_step
-from rltune.errors import ABSENT, Cause, ConfigError, GuestError, RewardError, describe_exception, spell
+from rltune.errors import ABSENT, Cause, ConfigError, GuestError, RewardError
 
-MAX_FLAT_ACTIONS = 4096  # The most combinations of discrete actions; each needs an output of the network.
+MAX_OUTPUTS = 65_536  # The most outputs of a network for one action.
+MAX_COMBINATIONS = 4096  # The most combinations of choices for an algorithm that chooses among all of them.
 FLOATS = (np.float32, np.float64)  # The types of numbers that networks take and give without a cast.
 SLACK = 1e-5  # Because of rounding, an observation may exceed a bound of its space by this share of max(1, |bound|).
 # An observation that leaves its bounds by up to this share of their distance gets a note, since training does not look
 # at bounds. What is farther away is mostly of another unit than the space, such as bytes in a space from 0 to 1.
 TOLERANCE = 0.1
 NOT_FINITE = "look for a division by zero, a root or a logarithm behind it"
-
-
-def has_plain_observations(space: gymnasium.Space[Any]) -> bool:
-    """Return whether policies take observations as the environment gives them: numbers in a Box or a Discrete space."""
-    return isinstance(space, spaces.Box | spaces.Discrete)
-
-
-def has_plain_actions(space: gymnasium.Space[Any]) -> bool:
-    """Return whether policies choose actions as the environment takes them, in a Box or a Discrete space."""
-    return isinstance(space, spaces.Box | spaces.Discrete)
-
-
-def has_network_observations(space: gymnasium.Space[Any]) -> bool:
-    """Return whether networks take observations as they are: floats in one vector or an image."""
-    return isinstance(space, spaces.Box) and space.dtype in FLOATS and len(space.shape) in (1, 3)
-
-
-def has_network_actions(space: gymnasium.Space[Any]) -> bool:
-    """Return whether networks choose actions as they are: a number from 0, or floats in one vector."""
-    if isinstance(space, spaces.Discrete):
-        return bool(space.start == 0)
-    is_vector = isinstance(space, spaces.Box) and space.dtype in FLOATS and len(space.shape) == 1
-    return is_vector and not has_some_bounds(space)
-
-
-def has_some_bounds(space: gymnasium.Space[Any]) -> bool:
-    """Return whether a Box has finite and infinite bounds; RLlib scales and clips actions only if all are finite."""
-    if not isinstance(space, spaces.Box):
-        return False
-    finite = np.isfinite([space.low, space.high])
-    return bool(finite.any() and not finite.all())
-
-
-def is_image(space: gymnasium.Space[Any]) -> bool:
-    """Return whether observations are images to the networks: a Box of height, width and channels."""
-    return isinstance(space, spaces.Box) and len(space.shape) == 3
-
-
-def can_normalise(space: gymnasium.Space[Any]) -> bool:
-    """Return whether observations can be normalised: numbers that are no images and no choices."""
-    return isinstance(space, spaces.Box) and not is_image(space)
-
-
-def is_discrete(space: gymnasium.Space[Any]) -> bool:
-    """Return whether actions are chosen from a finite number, as those of a Discrete space or of a Box of integers."""
-    return not isinstance(space, spaces.Box) or np.issubdtype(space.dtype, np.integer)
-
-
-def find_image_scale(space: gymnasium.Space[Any]) -> float:
-    """Return the number by which networks see an image divided: the greatest value of its bytes, else 1."""
-    is_bytes = isinstance(space, spaces.Box) and is_image(space) and space.dtype == np.uint8
-    return float(space.high.max()) or 1.0 if is_bytes else 1.0
 
 
 def name_setting(error: ConfigError, key: str, value: object, place: str = "") -> ConfigError:
@@ -220,82 +172,6 @@ def check_reward(reward: Any) -> float:
     return number
 
 
-def flatten_observation_space(space: gymnasium.Space[Any], images: bool = False) -> spaces.Box:
-    """Return the Box of float32 in which `flatten_observation` puts observations.
-
-    Args:
-        space: The space of the observations.
-        images: Whether images stay images.
-
-    Raises:
-        ConfigError: The space has another part than those that can become numbers.
-    """
-    if images and is_image(space):
-        scale = np.float32(find_image_scale(space))
-        return spaces.Box(np.float32(space.low) / scale, np.float32(space.high) / scale, dtype=np.float32)
-    try:
-        flat = spaces.utils.flatten_space(space)
-    except NotImplementedError:
-        flat = space
-    if not isinstance(flat, spaces.Box):
-        raise ConfigError(
-            "",
-            ABSENT,
-            f"the observations {space} cannot become a vector",
-            "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these",
-            "a wrapper that selects or encodes parts of them: env.wrappers=[{entry_point: 'module:Class'}]",
-        )
-    return spaces.Box(flat.low.astype(np.float32), flat.high.astype(np.float32), dtype=np.float32)
-
-
-def flatten_observation(space: gymnasium.Space[Any], observation: Any, images: bool = False) -> Any:
-    """Turn an observation into float32: one vector, in which discrete parts are one-hot, or an image as it is.
-
-    The bytes of an image are divided by their greatest value, which policy bundles do by their observation filter.
-
-    Args:
-        space: The space of the observation.
-        observation: What the environment returned.
-        images: Whether images stay images.
-
-    Raises:
-        GuestError: The observation does not fit the space; names the part and its value.
-    """
-    try:
-        if images and is_image(space):
-            return np.asarray(observation, np.float32) / np.float32(find_image_scale(space))
-        if _has_known_choices(space, observation):
-            return spaces.utils.flatten(space, observation).astype(np.float32)
-        cause, why = None, ""
-    except Exception as error:  # Gymnasium reads it as its space says, which fails in any way if it does not fit.
-        cause, why = error, f" ({describe_exception(error)})"
-    fault = find_observation_fault(space, observation)
-    raise fault or GuestError(
-        f"observation {spell(observation)} cannot be read{why}",
-        f"observations of {space}",
-        "correct the observation_space, or what reset and step return",
-        cause=Cause.OBSERVATION,
-    ) from cause
-
-
-def _has_known_choices(space: gymnasium.Space[Any], observation: Any) -> bool:
-    """Return whether all choices in an observation are among those of its space: others have no place of their own.
-
-    Gymnasium does not look at it. A one-hot vector of a choice below the first one, or beyond the last one of a part,
-    would be that of another choice.
-    """
-    if isinstance(space, spaces.Discrete):
-        return bool(0 <= observation - space.start < space.n)
-    if isinstance(space, spaces.MultiDiscrete):
-        index = np.asarray(observation) - space.start
-        return bool(((index >= 0) & (index < space.nvec)).all())
-    if isinstance(space, spaces.Dict):
-        return all(_has_known_choices(part, observation[key]) for key, part in space.spaces.items())
-    if isinstance(space, spaces.Tuple):
-        return all(map(_has_known_choices, space.spaces, observation))
-    return True
-
-
 def find_observation_fault(space: gymnasium.Space[Any], observation: Any) -> GuestError | None:
     """Return the error for an observation that does not fit its space, which names its wrong part; None if it fits.
 
@@ -310,138 +186,154 @@ def find_observation_fault(space: gymnasium.Space[Any], observation: Any) -> Gue
     return None
 
 
-class FlatObservation(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """Turn observations into one float32 vector; discrete parts become one-hot (`gymnasium.spaces.utils.flatten`).
+class Without(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """Leave leaves out of the observations, such as a text or a number that is larger than networks can take.
 
     Args:
-        env: The environment.
-        images: Whether images stay images, as the networks take them.
+        env: The environment, whose observations are a Dict or a Tuple.
+        keys: Their names, such as ``mission`` or ``robot.log``.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], images: bool = False) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], keys: Sequence[str]) -> None:
         super().__init__(env)
-        self.observation_space = flatten_observation_space(env.observation_space, images)
-        self._images = images
+        self._paths = [tuple(str(key).split(".")) for key in keys]
+        for path in self._paths:
+            if not _has_path(env.observation_space, path):
+                allowed = f"leaves of {env.observation_space}"
+                raise ConfigError("", ABSENT, f"Without: there is no leaf {'.'.join(path)}", allowed, "keys: [...]")
+        self.observation_space = self._leave_out_spaces(env.observation_space, ())
 
     def observation(self, observation: Any) -> Any:
-        """Return the observation as float32, flattened or as an image."""
-        return flatten_observation(self.env.observation_space, observation, self._images)
+        """Return the observation without the leaves."""
+        return self._leave_out(self.env.observation_space, observation, ())
+
+    def _keep(self, space: Any, path: tuple[str, ...]) -> list[tuple[Any, Any, tuple[str, ...]]]:
+        """List key, space and path of the parts that stay."""
+        keyed = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+        parts = [(key, part, (*path, str(key))) for key, part in keyed]
+        return [part for part in parts if part[2] not in self._paths]
+
+    def _leave_out_spaces(self, space: Any, path: tuple[str, ...]) -> Any:
+        if not isinstance(space, spaces.Dict | spaces.Tuple):
+            return space
+        kept = [(key, self._leave_out_spaces(part, place)) for key, part, place in self._keep(space, path)]
+        # Gymnasium sorts the keys of a plain dict.
+        return (
+            spaces.Dict(OrderedDict(kept))
+            if isinstance(space, spaces.Dict)
+            else spaces.Tuple([part for _, part in kept])
+        )
+
+    def _leave_out(self, space: Any, observation: Any, path: tuple[str, ...]) -> Any:
+        if not isinstance(space, spaces.Dict | spaces.Tuple):
+            return observation
+        kept = {key: self._leave_out(part, observation[key], place) for key, part, place in self._keep(space, path)}
+        return kept if isinstance(space, spaces.Dict) else tuple(kept.values())
 
 
-def flatten_action_space(space: gymnasium.Space[Any]) -> spaces.Box | spaces.Discrete:
-    """Return the space in which networks choose actions: one Discrete space from 0, or one Box of one axis.
+def _has_path(space: Any, path: tuple[str, ...]) -> bool:
+    """Return whether nested Dict and Tuple spaces have a part at a path."""
+    for key in path:
+        if not isinstance(space, spaces.Dict | spaces.Tuple):
+            return False
+        keyed = dict(space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces))
+        space = next((part for name, part in keyed.items() if str(name) == key), None)
+    return space is not None
 
-    Discrete parts, to which a Box of integers belongs, become one Discrete space that numbers their combinations, the
-    last part fastest. Continuous parts together become one Box.
+
+def read_actions(space: gymnasium.Space[Any], *, joint: bool = False, clips: bool = False) -> ActionParts:
+    """Describe the actions of a space by parts.
+
+    Args:
+        space: The action space of an environment; a user's subclass is read as its Gymnasium base.
+        joint: As for `ActionParts`.
+        clips: As for `ActionParts`.
 
     Raises:
-        ConfigError: There are both kinds of parts, parts of another kind, or too many combinations.
+        ConfigError: It has a part that no network chooses, none at all, too many values, or with ``joint`` both kinds.
     """
-    sizes = list_choices(space)
-    if sizes is None and has_some_bounds(space):
-        bound = np.where(_is_between(space), np.float32(1), np.float32(np.inf)).reshape(-1)
-        return spaces.Box(-bound, bound, dtype=np.float32)
-    if sizes is None:
-        return spaces.utils.flatten_space(space)
-    if math.prod(sizes) > MAX_FLAT_ACTIONS:
+    wrapper = "a wrapper that offers others: env.wrappers=[{entry_point: 'module:Class'}]"
+    for leaf in _leaves(space):
+        if not isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary | spaces.Box):
+            allowed = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
+            raise ConfigError("", ABSENT, f"the actions {space} have a part that no network chooses", allowed, wrapper)
+    actions = ActionParts(describe_space(space), joint=joint, clips=clips)
+    if not actions.sizes and not actions.num_numbers:
+        raise ConfigError("", ABSENT, f"the actions {space} leave nothing to choose", "at least one element", wrapper)
+    if joint and actions.sizes and actions.num_numbers:
         raise ConfigError(
             "",
             ABSENT,
-            f"the actions {space} have {math.prod(sizes)} combinations",
-            f"at most {MAX_FLAT_ACTIONS}",
-            "a wrapper that offers fewer: env.wrappers=[{entry_point: 'module:Class'}]",
+            f"the actions {space} have choices and numbers",
+            "one kind of them, for an algorithm that does not choose part by part",
+            "algo=ppo or algo=a2c",
         )
-    return spaces.Discrete(math.prod(sizes))
+    if joint and sum(actions.sizes) > MAX_COMBINATIONS:
+        raise ConfigError(
+            "",
+            ABSENT,
+            f"the actions {space} have {actions.sizes[0]} combinations",
+            f"at most {MAX_COMBINATIONS} for an algorithm that chooses among all of them",
+            "algo=ppo or algo=a2c, which choose each part by itself",
+        )
+    if (outputs := sum(actions.sizes) + actions.num_numbers) > MAX_OUTPUTS:
+        problem = f"the actions {space} need {outputs} outputs of a network"
+        raise ConfigError("", ABSENT, problem, f"at most {MAX_OUTPUTS}", wrapper)
+    return actions
 
 
-def list_choices(space: gymnasium.Space[Any]) -> list[int] | None:
-    """List the number of values of each element of a discrete action; None if actions are continuous.
+def has_other_choices(space: gymnasium.Space[Any]) -> bool:
+    """Return whether a network chooses otherwise if the choices of an action are joined."""
+    about = describe_space(space)
+    return ActionParts(about).sizes != ActionParts(about, joint=True).sizes
 
-    Raises:
-        ConfigError: As for `flatten_action_space`.
+
+def make_network_actions(actions: ActionParts) -> gymnasium.Space[Any]:
+    """Make the space in which a network chooses, for each of which RLlib's catalogs have a distribution.
+
+    It is the environment's own; or a Discrete, a MultiDiscrete, a Box of one axis, or a Tuple of the last two.
     """
-    parts = list(_leaves(space))
-    if all(isinstance(part, spaces.Box) and np.issubdtype(part.dtype, np.floating) for part in parts):
-        return None
-    return [size for part in parts for size in _sizes(part, space)]
-
-
-def unflatten_action(space: gymnasium.Space[Any], action: Any, sizes: list[int] | None) -> Any:
-    """Turn a network's action into one that the environment's space contains.
-
-    Args:
-        space: The environment's space.
-        action: An action of its `flatten_action_space`.
-        sizes: What `list_choices` says about the space.
-    """
-    if sizes is None and has_some_bounds(space):
-        return _scale_action(space, action)
-    if sizes is None:
-        return spaces.utils.unflatten(space, action)
-    return _fill(space, iter(np.unravel_index(int(action), sizes)))
-
-
-def _is_between(space: Any) -> Any:
-    """Return which components of a Box have two finite bounds."""
-    return np.isfinite(space.low) & np.isfinite(space.high)
-
-
-def _scale_action(space: Any, action: Any) -> Any:
-    """Map [-1, 1] to the bounds of components that have two, and clip the others, as policies do (`ActionScaling`)."""
-    low, high = (np.where(_is_between(space), bound, end) for bound, end in ((space.low, -1), (space.high, 1)))
-    scaled = (low + high) / 2 + np.reshape(action, space.shape) * ((high - low) / 2)
-    return np.clip(scaled, space.low, space.high).astype(space.dtype)
-
-
-def find_network_spaces(
-    observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
-) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
-    """Return the spaces that networks see and choose in, for those of an environment."""
-    if not has_network_observations(observation_space):
-        observation_space = flatten_observation_space(observation_space, images=True)
-    if not has_network_actions(action_space):
-        action_space = flatten_action_space(action_space)
-    return observation_space, action_space
-
-
-def encode_observation(space: gymnasium.Space[Any], observation: Any) -> Any:
-    """Return what networks see of an observation, see `find_network_spaces`."""
-    return observation if has_network_observations(space) else flatten_observation(space, observation, images=True)
-
-
-def decode_action(space: gymnasium.Space[Any], action: Any) -> Any:
-    """Return the environment's action for a network's, see `find_network_spaces`."""
-    return action if has_network_actions(space) else unflatten_action(space, action, list_choices(space))
+    if actions.is_identity:
+        return make_space(actions.space)
+    if actions.is_choice:
+        return spaces.Discrete(actions.sizes[0])
+    bound = actions.list_ranges()
+    kinds = [spaces.MultiDiscrete(np.array(actions.sizes, np.int64))] if actions.sizes else []
+    kinds += [spaces.Box(-bound, bound, dtype=np.float32)] if actions.num_numbers else []
+    return kinds[0] if len(kinds) == 1 else spaces.Tuple(kinds)
 
 
 def to_python(space: gymnasium.Space[Any], action: Any) -> Any:
-    """Return an action as every copy of an environment gets it: a choice as a Python int, anything else as it is.
+    """Return an action as every copy of an environment gets it: choices as Python ints, numbers as arrays.
 
     Some environments look a choice up by its type, and a NumPy integer slows the arithmetic of others.
     """
-    return int(action) if isinstance(space, spaces.Discrete) else action
+    if isinstance(space, spaces.Discrete):
+        return int(action)
+    if isinstance(space, spaces.Dict):
+        return {key: to_python(part, action[key]) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(map(to_python, space.spaces, action))
+    return action if space.shape else np.asarray(action)
 
 
-def flatten_action(space: spaces.Box | spaces.Discrete, action: Any) -> Any:
-    """Turn an action of a Box or Discrete space into a network's: the reverse of `decode_action`."""
-    sizes = list_choices(space)
-    if sizes is None:
-        return np.ravel(action)
-    least = np.asarray(space.start if isinstance(space, spaces.Discrete) else space.low, np.int64)
-    return np.ravel_multi_index(tuple(np.ravel(np.asarray(action, np.int64) - least)), sizes)
+class NetworkAction(gymnasium.ActionWrapper[Any, Any, Any]):
+    """Take what a network chooses, see `make_network_actions`, and turn it into an action of the environment.
 
+    Args:
+        env: The environment.
+        joint: As for `read_actions`.
+    """
 
-class FlatAction(gymnasium.ActionWrapper[Any, Any, Any]):
-    """Turn actions into one Discrete or one Box of one axis, because networks choose no others."""
-
-    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], joint: bool = False) -> None:
         super().__init__(env)
-        self.action_space = flatten_action_space(env.action_space)
-        self._sizes = list_choices(env.action_space)
+        actions = read_actions(env.action_space, joint=joint)
+        self.action_space = make_network_actions(actions)
+        self._decode = actions.decode_one
 
     def action(self, action: Any) -> Any:
-        """Convert a flat action back to the environment's own action space."""
-        return unflatten_action(self.env.action_space, action, self._sizes)
+        """Turn a network's choice into the environment's action."""
+        return self._decode(action)
 
 
 class PlainNumbers(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -477,39 +369,3 @@ def _leaves(space: Any) -> Iterator[Any]:
             yield from _leaves(part)
     else:
         yield space
-
-
-def _sizes(part: Any, whole: Any) -> list[int]:
-    """Return the number of values of each element of a discrete space, such as ``[3, 2]`` for MultiDiscrete([3, 2]).
-
-    Raises:
-        ConfigError: The part is continuous beside discrete ones, or of another kind.
-    """
-    if isinstance(part, spaces.Discrete):
-        return [int(part.n)]
-    if isinstance(part, spaces.MultiDiscrete):
-        return [int(size) for size in part.nvec.reshape(-1)]
-    if isinstance(part, spaces.MultiBinary):
-        return [2] * int(np.prod(part.shape))
-    if isinstance(part, spaces.Box) and np.issubdtype(part.dtype, np.integer):
-        return [int(high) - int(low) + 1 for low, high in zip(part.low.flat, part.high.flat, strict=True)]
-    raise ConfigError(
-        "",
-        ABSENT,
-        f"the actions {whole} cannot become one choice or one vector",
-        "parts that are all discrete, or all continuous",
-        "a wrapper that does it: env.wrappers=[{entry_point: 'module:Class'}]",
-    )
-
-
-def _fill(space: Any, digits: Iterator[Any]) -> Any:
-    """Build a sample of ``space`` from zero-based indices, one for each of its discrete elements."""
-    if isinstance(space, spaces.Dict):
-        return {name: _fill(part, digits) for name, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(_fill(part, digits) for part in space.spaces)
-    if isinstance(space, spaces.Discrete):
-        return int(next(digits)) + int(space.start)
-    start = space.low if isinstance(space, spaces.Box) else getattr(space, "start", 0)
-    count = int(np.prod(space.shape))
-    return (np.array([next(digits) for _ in range(count)]).reshape(space.shape) + start).astype(space.dtype)

@@ -83,6 +83,11 @@ class EnvSpec:
         per_copy: What each living copy has for itself, by the constructor's argument: ``number``, ``[port, 5005]``,
             ``folder`` or ``[one_of, ...]`` (`rltune.envs.copies`).
         max_copies: The most copies on a machine at once, of all environments that set it; None: no bound.
+        joint_actions: Whether training chooses among all combinations of an action's choices, as `rltune.envs.actions`
+            says; the build of an algorithm that has no head for each part sets it.
+        action_mask: ``auto`` or ``off`` as typed; the build sets it to what the check has found for ``auto``, see
+            `rltune.envs.masks.MaskSource`. Without that, nothing is masked.
+        encode: What networks make of leaves of the observations, by name (`rltune.envs.observations.make_layout`).
     """
 
     id: str
@@ -96,6 +101,9 @@ class EnvSpec:
     restarts: int = 0
     per_copy: Mapping[str, Any] = field(default_factory=dict)
     max_copies: int | None = None
+    joint_actions: bool = False
+    action_mask: str | Mapping[str, Any] = "auto"
+    encode: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the specification as values that JSON can hold; `spec_of` reads them."""
@@ -117,6 +125,12 @@ class EnvSpec:
             plain["per_copy"] = dict(self.per_copy)
         if self.max_copies is not None:
             plain["max_copies"] = self.max_copies
+        if self.joint_actions:
+            plain["joint_actions"] = True
+        if self.action_mask != "auto":
+            plain["action_mask"] = self.action_mask if isinstance(self.action_mask, str) else dict(self.action_mask)
+        if self.encode:
+            plain["encode"] = dict(self.encode)
         return plain
 
     def list_normalised(self) -> list[str]:
@@ -265,6 +279,9 @@ def spec_of(config: Any) -> EnvSpec:
         int(raw.get("restarts") or 0),
         per_copy=per_copy,
         max_copies=max_copies,
+        joint_actions=bool(raw.get("joint_actions")),
+        action_mask=raw.get("action_mask") or "auto",
+        encode=raw.get("encode") or {},
     )
 
 

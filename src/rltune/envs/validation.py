@@ -8,6 +8,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,9 +20,12 @@ from rltune.envs.facts import EnvFacts, select_json
 from rltune.envs.first_steps import OBJECTIVE, check_first_steps
 from rltune.envs.guest import ONE_PORT_EACH, call_guest, is_address_in_use
 from rltune.envs.inspection import check_normalising, digest_sources, find_time_limit
+from rltune.envs.layout import MASK
+from rltune.envs.masks import OFF
 from rltune.envs.objective import make_score
+from rltune.envs.observations import describe_leaf, find_layout, find_network_spaces, is_row
 from rltune.envs.pettingzoo import check_agents
-from rltune.envs.spaces import find_network_spaces, name_setting
+from rltune.envs.spaces import name_setting
 from rltune.envs.spec import EnvSpec, spec_of
 from rltune.errors import ABSENT, ConfigError, GuestError, describe_exception, nearest, read_text
 
@@ -153,7 +157,7 @@ def check_env(spec: EnvSpec) -> EnvFacts:
                     env = wrap(env)
             _check_spaces(env)
             spaces = env.observation_space, env.action_space
-            find_network_spaces(*spaces)
+            find_network_spaces(*spaces, spec)
         except ConfigError as error:
             raise name_setting(error, "env.id", spec.id) from None
         except GuestError as fault:
@@ -167,14 +171,16 @@ def check_env(spec: EnvSpec) -> EnvFacts:
                 "env.wrappers=[]",
             ) from None
         check_normalising(env, spec)
-        has_mask, notes = check_first_steps(env, spec)
+        mask, notes = check_first_steps(env, spec)
+        layout = find_layout(spaces[0], replace(spec, action_mask=mask.to_dict() if mask else OFF))
+        leaves = [] if is_row(spaces[0]) else [describe_leaf(leaf) for leaf in layout.leaves if leaf.kind != MASK]
         metadata, sources = select_json(env.metadata if isinstance(env.metadata, dict) else {}), digest_sources(env)
     except Exception:
         with call_guest("close"):
             close_env(env)
         raise
-    notes += check_close(env)
-    return EnvFacts(*spaces, find_time_limit(env), has_mask, metadata, notes=tuple(notes), sources=sources)
+    notes = [*leaves, *notes, *check_close(env)]
+    return EnvFacts(*spaces, find_time_limit(env), mask, metadata, notes=tuple(notes), sources=sources)
 
 
 def check_close(env: Any) -> list[str]:

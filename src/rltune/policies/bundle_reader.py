@@ -1,12 +1,14 @@
 """Read a policy bundle (network and weights in files without pickle), rebuild the network, and act with it.
 
-This file imports only the standard library, NumPy and torch, and nothing of rltune: it travels inside registered MLflow
-models, where neither rltune nor ray is installed (``served_model`` loads it there). Nothing in a bundle is pickled, so
+This file imports only the standard library, NumPy and torch, and what travels with it inside registered MLflow models,
+where neither rltune nor ray is installed (``served_model`` loads it there). Nothing in a bundle is pickled, so
 that reading one runs no code of its author's. Only the heads' ``describe``, which ``bundle_writer`` calls, sees RLlib.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import json
 import math
 import re
@@ -19,9 +21,30 @@ import numpy as np
 import torch
 from torch import nn
 
+if __package__ == "rltune.policies":
+    from rltune.envs.actions import ActionParts
+    from rltune.envs.layout import ILLEGAL, Layout, make_space, read_bound
+else:  # In a model the other files lie beside this one, and are not registered in ``sys.modules``, as this one is not.
+
+    def _load_beside(name: str) -> Any:
+        folder = Path(__file__).resolve().parent
+        path = next(p for p in (folder / name, folder.parent / "envs" / name) if p.is_file())
+        spec: Any = importlib.util.spec_from_file_location(f"rltune_{path.stem}", path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    ActionParts = _load_beside("actions.py").ActionParts  # type: ignore[misc]
+    _layout = _load_beside("layout.py")
+    ILLEGAL, Layout, make_space, read_bound = (  # type: ignore[misc]
+        getattr(_layout, name) for name in ("ILLEGAL", "Layout", "make_space", "read_bound")
+    )
+
 FORMAT = 1  # The current version of the bundle's format; all versions from 1 on can be read.
 # The folder with one bundle per policy of a multi-agent checkpoint; a policy.json about all of them lies beside it.
 POLICIES = "policies"
+GRAPH_FILE = "network.onnx"
+"""The file of a bundle with its network as a graph, where a part of the network is code of somebody's."""
 # The constructor arguments that are saved for each type of torch layer. To support another layer type, add it here.
 LAYERS: dict[str, tuple[str, ...]] = {
     "Linear": ("in_features", "out_features"),
@@ -188,8 +211,12 @@ class QHead(CategoricalHead):
 
     def sample(self, out: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Act epsilon-greedily on the Q values, with the last epsilon of the training."""
-        explore = rng.random(len(out)) < self.settings.get("epsilon", 0.0)
-        return np.where(explore, rng.integers(out.shape[-1], size=len(out)), out.argmax(-1))
+        explore, is_legal = rng.random(len(out)) < self.settings.get("epsilon", 0.0), out != ILLEGAL
+        if is_legal.all():
+            drawn = rng.integers(out.shape[-1], size=len(out))
+        else:  # The number of a legal action becomes that of an action.
+            drawn = (is_legal.cumsum(-1) > rng.integers(is_legal.sum(-1))[:, None]).argmax(-1)
+        return np.where(explore, drawn, out.argmax(-1))
 
 
 class GaussianHead(Head):
@@ -267,35 +294,148 @@ class SquashedGaussianHead(GaussianHead):
         return drawn
 
 
+class PartsHead(GaussianHead):
+    """The logits of several choices (batch, values), and behind them mean and log standard deviation of numbers.
+
+    What it chooses are rows as `rltune.envs.actions.ActionParts` decodes them: the indices of the choices, and then the
+    numbers. RLlib's ``TorchMultiCategorical`` and ``TorchMultiDistribution`` have the same outputs.
+    """
+
+    kind = "parts"
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        super().__init__(settings)
+        self.segments = Segments(settings["sizes"])
+
+    @classmethod
+    def describe(cls, module: Any = None, layers: Any = None, sizes: Sequence[int] = ()) -> dict[str, Any]:
+        """Describe the sizes of the choices for ``policy.json``; RLlib clips no log standard deviations beside them."""
+        return {"kind": cls.kind, "sizes": [int(size) for size in sizes], "log_std_bounds": None}
+
+    def count_outputs(self, size: int) -> int:
+        """Count an output for each value of each choice, and two for each number."""
+        return self.segments.width + 2 * (size - self.segments.count)
+
+    def choose_best(self, out: Values) -> Values:
+        """Choose the index with the largest logit of each choice, and the means of the Gaussian."""
+        return self._join(self.segments.find_best(out), super().choose_best(out[:, self.segments.width :]))
+
+    def draw(self, out: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        """Sample each choice by the Gumbel-max trick, and the numbers from the Gaussian.
+
+        Args:
+            out: The network's output (batch, outputs).
+            noise: Gumbel noise for each logit, and then normal noise for each number.
+        """
+        width = self.segments.width
+        choices = self.segments.find_best(out[:, :width] + noise[:, :width])
+        return self._join(choices, super().draw(out[:, width:], noise[:, width:]))
+
+    def sample(self, out: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Sample an action as `draw` does, with noise that is drawn from the generator."""
+        width, rows = self.segments.width, len(out)
+        normal = rng.standard_normal((rows, (out.shape[1] - width) // 2), dtype=np.float32)
+        return self.draw(out, np.concatenate([rng.gumbel(size=(rows, width)), normal], axis=1))
+
+    def _join(self, choices: Values, numbers: Values) -> Values:
+        if not numbers.shape[1]:
+            return choices
+        if isinstance(numbers, torch.Tensor):
+            return torch.cat((choices.to(numbers.dtype), numbers), dim=1)
+        joined: Values = np.concatenate([choices, numbers], axis=1, dtype=np.float32)
+        return joined
+
+
+class Segments:
+    """The logits of several choices, one behind the other; choices have any number of values.
+
+    Args:
+        sizes: The number of values of each choice.
+        device: Where its tensors lie.
+
+    Attributes:
+        count: The number of choices.
+        width: The number of logits.
+        begins: Where the logits of each choice begin [choices].
+        is_even: Whether all choices have as many values.
+    """
+
+    def __init__(self, sizes: Sequence[int], device: Any = "cpu") -> None:
+        self.sizes = tuple(int(size) for size in sizes)
+        self.count, self.width, longest = len(self.sizes), sum(self.sizes), max(self.sizes, default=1)
+        # Each choice becomes a row of the longest one's width. What is missing is column `width`, with a logit of -inf.
+        places = np.full((self.count, longest), self.width)
+        is_value = np.arange(longest) < np.array(self.sizes, np.int64).reshape(-1, 1)
+        places[is_value] = np.arange(self.width)
+        self.is_even = bool(is_value.all())
+        self._rows = places.ravel()
+        begins = np.cumsum([0, *self.sizes[:-1]])[: self.count]
+        self.begins, self._places, self._columns = (
+            torch.from_numpy(each).to(device) for each in (begins, self._rows, np.flatnonzero(is_value))
+        )
+
+    def split(self, logits: Values) -> Values:
+        """Return the logits [rows, choices, values] of each choice, -inf where it has no such value."""
+        form, logits = (logits.shape[0], self.count, -1), logits[:, : self.width]
+        if not self.is_even:
+            if isinstance(logits, torch.Tensor):
+                logits = nn.functional.pad(logits, (0, 1), value=-math.inf)[:, self._places]
+            else:
+                logits = np.pad(logits, ((0, 0), (0, 1)), constant_values=-math.inf)[:, self._rows]
+        return logits.reshape(*form) if self.count else logits.reshape(form[0], 0, 1)
+
+    def join(self, parts: torch.Tensor) -> torch.Tensor:
+        """Return numbers of each choice's values [rows, choices, values] one behind the other: `split` undone."""
+        flat = parts.flatten(1)
+        return flat if self.is_even else flat[:, self._columns]
+
+    def find_best(self, logits: Values) -> Values:
+        """Return the index of the largest logit of each choice [rows, choices]."""
+        best: Values = self.split(logits).argmax(-1)
+        return best
+
+
 HEADS: dict[str, type[Head]] = {
-    head.kind: head for head in (CategoricalHead, QHead, GaussianHead, SquashedGaussianHead)
+    head.kind: head for head in (CategoricalHead, QHead, GaussianHead, SquashedGaussianHead, PartsHead)
 }
 
 
+def make_head(settings: dict[str, Any]) -> Head:
+    """Make the head that ``policy.json`` describes.
+
+    Raises:
+        ValueError: This reader does not know it.
+    """
+    kind = settings["kind"]
+    if kind not in HEADS:
+        raise ValueError(f"unknown head {kind}: this bundle needs a newer rltune")
+    return HEADS[kind](settings)
+
+
 class Network(nn.Module):
-    """A policy's inference network: maps float32 observations (batch, features) to its `Head`'s outputs.
+    """A policy's inference network: maps the views of rows (batch, columns) to its `Head`'s outputs.
 
     A network with memory (an LSTM after the encoder) begins episodes with ``forward``; ``step`` carries the memory on.
 
     Attributes:
         head: What the output means.
         memory_size: Numbers that an episode's memory takes: the LSTM's output and its cell; 0 without memory.
+        extractor: Code of somebody's that makes features of observations; None without.
     """
 
-    def __init__(self, spec: dict[str, Any], weights: dict[str, np.ndarray]) -> None:
+    def __init__(
+        self, spec: dict[str, Any], weights: dict[str, np.ndarray], extractor: nn.Module | None = None
+    ) -> None:
         super().__init__()
-        kind = spec["head"]["kind"]
-        if kind not in HEADS:
-            raise ValueError(f"unknown head {kind}: this bundle needs a newer rltune")
-        self.head = HEADS[kind](spec["head"])
+        self.layout = Layout.from_dict(spec["layout"])
+        self.head, self.extractor = make_head(spec["head"]), extractor
         self.parts = nn.ModuleDict({name: _build_layers(layers) for name, layers in spec["layers"].items()})
         if "log_std" in weights:
             self.log_std = nn.Parameter(torch.empty(weights["log_std"].shape))
         state = {key: torch.from_numpy(weights[key.removeprefix("parts.")]) for key in self.state_dict()}
         self.load_state_dict(state, assign=True)
         self.requires_grad_(False).eval()
-        cell: Any = self.parts["memory"][0] if "memory" in self.parts else None  # type: ignore[index]
-        self.memory_size: int = 2 * cell.hidden_size if cell else 0
+        self.memory_size = _count_memory(spec)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """Compute the outputs for observations at the start of an episode, where the LSTM's state is zero."""
@@ -303,11 +443,73 @@ class Network(nn.Module):
 
     def step(self, rows: torch.Tensor, memory: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute the outputs and the next LSTM state from observations and state (batch, memory_size)."""
-        hidden = self.parts["encoder"](rows)
+        hidden = self.parts["encoder"](self.extractor(rows) if self.extractor else self.read_images(rows))
         if self.memory_size:
             hidden, cell = self.parts["memory"][0](hidden, memory.chunk(2, dim=-1))  # type: ignore[index]
             memory = torch.cat((hidden, cell), dim=-1)
-        return self.head.compute_output(self, hidden), memory
+        return self._mask(rows, self.head.compute_output(self, hidden)), memory
+
+    def _mask(self, rows: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """Return the outputs with `ILLEGAL` for illegal actions; those of numbers follow those of choices."""
+        if (leaf := self.layout.mask) is None:
+            return out
+        legal = torch.where(rows[:, self.layout.columns(leaf)] != 0, out[:, : leaf.size], ILLEGAL)
+        return torch.cat([legal, out[:, leaf.size :]], dim=1)
+
+    def read_images(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return what the images' own layers make of them, and all other columns; no network sees a mask."""
+        if not self.layout.images:
+            return rows if self.layout.mask is None else rows[:, : -self.layout.mask.size]
+        seen = []
+        for index, leaf in enumerate(self.layout.images):
+            image = rows[:, self.layout.columns(leaf)]
+            seen.append(self.parts[f"image{index}"](image / leaf.scale if leaf.scale != 1 else image))
+        return torch.cat([*seen, *(rows[:, columns] for columns in self.layout.other_columns)], dim=1)
+
+
+def _count_memory(spec: dict[str, Any]) -> int:
+    """Count the numbers that an episode's memory takes."""
+    return sum(2 * int(cell["hidden_size"]) for cell in spec["layers"].get("memory", ()))
+
+
+class GraphNetwork(nn.Module):
+    """A policy's network as an ONNX graph, for want of the code of which a part of it consists.
+
+    Attributes:
+        head: As in `Network`.
+        memory_size: As in `Network`.
+    """
+
+    def __init__(self, spec: dict[str, Any], graph: bytes) -> None:
+        super().__init__()
+        self.head, self._session, self.memory_size = make_head(spec["head"]), open_graph(graph), _count_memory(spec)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Compute the outputs for observations at the start of an episode, where the LSTM's state is zero."""
+        return self.step(rows, rows.new_zeros(rows.shape[0], self.memory_size))[0]
+
+    def step(self, rows: torch.Tensor, memory: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Compute the outputs and the next LSTM state as `Network.step` does."""
+        inputs = {"rows": rows.numpy()} | ({"memory": memory.numpy()} if self.memory_size else {})
+        out, *after = map(torch.from_numpy, self._session.run(None, inputs))
+        return out, after[0] if after else memory
+
+
+def open_graph(content: bytes) -> Any:
+    """Open an ONNX graph on the CPU; from bytes, so that it cannot name other files that hold its weights.
+
+    Raises:
+        ValueError: It cannot be opened, or onnxruntime is not installed.
+    """
+    try:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        # Threads that spin while they wait would take the cores of those that step environments.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's errors derive from Exception alone.
+        raise ValueError(f"an ONNX graph cannot be opened: {error}") from error
 
 
 def _build_layers(layers: list[dict[str, Any]]) -> nn.Sequential:
@@ -343,76 +545,39 @@ class ObservationFilter(NamedTuple):
         return rows.clip(-self.clip, self.clip) if self.clip else rows
 
 
-class ActionScaling(NamedTuple):
-    """How the network's choice becomes an action of the environment.
-
-    Attributes:
-        mode: ``normalize`` (map [-1, 1] to the bounds if all are finite), ``clip`` or ``raw`` for continuous actions;
-            ``bounded`` where each component with two finite bounds is mapped to them, and the others are clipped;
-            ``count`` where the choice is the number of a combination of whole numbers, of which the last is fastest.
-        shape: The shape of one action.
-        low: The least action, of this shape, and ``high`` the greatest one; infinite where there is no bound.
-        half_range: Half of the distance between the bounds; None where a bound is infinite.
-        center: The middle between the bounds in the mode ``bounded``.
-        sizes: How many values each whole number of an action has, and ``strides`` by how much the combination's number
-            grows with it; both of the action's shape.
-    """
-
-    mode: str
-    shape: tuple[int, ...]
-    low: np.ndarray
-    high: np.ndarray
-    half_range: np.ndarray | None
-    sizes: np.ndarray | None = None
-    strides: np.ndarray | None = None
-    center: np.ndarray | None = None
-
-    def apply(self, chosen: Values) -> Values:
-        """Scale and clip actions as RLlib's NormalizeAndClipActions does, with bitwise equal results."""
-        if self.strides is not None:
-            numbers: Any = chosen.reshape(-1, *(1,) * len(self.shape)) // self.strides % self.sizes + self.low
-            whole: Values = numbers.to(self.low.dtype) if hasattr(numbers, "to") else numbers.astype(self.low.dtype)
-            return whole
-        actions = chosen.reshape(-1, *self.shape)
-        if self.center is not None:
-            actions = self.center + actions * self.half_range  # type: ignore[operator, assignment]
-        elif self.mode == "normalize" and self.half_range is not None:
-            actions = self.low + (actions + 1.0) * self.half_range
-        elif self.mode != "clip":
-            return actions
-        # minimum and maximum are used because np.clip takes 10 us longer for a single action.
-        library: Any = torch if isinstance(chosen, torch.Tensor) else np
-        clipped: Values = library.minimum(library.maximum(actions, self.low), self.high)
-        return clipped
-
-
 class BundlePolicy:
     """A trained policy that acts on NumPy observations; it normalises observations and scales actions as in training.
 
     Attributes:
         info: Where it came from: ``algo``, ``env``, ``params``, ``env_steps``, ``objective``, ``seed``,
             ``sweep``, ``trial``, and ``run`` (``trial 7``, ``baseline-seed-2``), as far as its writer knew.
-        spaces: ``observation`` and ``action`` as JSON-able descriptions, without gymnasium.
+        spaces: ``observation`` and ``action`` of the environment as JSON-able descriptions, without gymnasium.
+        layout: The layout of its observations.
         head: The kind of its head, a key of `HEADS`.
         observation_filter: The normalisation of observations; None without.
-        action_scaling: Maps the network's choice to an action; None if the choice is the action, of Discrete from 0.
+        actions: Turns the network's choices into actions of the environment.
         acting: How it acts unless its caller says so, and what that follows from (``choose_acting`` of ``acting`` made
             it). None if it acts deterministically.
-        is_trusted: Tells whether the modules that its environment names may be imported.
+        extractor: The class and the arguments of the code that makes features of observations, ``class`` and
+            ``kwargs``; None if there are layers alone. Such a network is made when it is first used.
+        graph: The network as ONNX, which runs nobody's code; registered policies with an extractor have one.
+        is_trusted: Tells whether the modules that its environment and its extractor name may be imported.
     """
 
     is_trusted: Callable[[], bool] = staticmethod(lambda: False)
 
-    def __init__(self, spec: dict[str, Any], weights: dict[str, np.ndarray]) -> None:
+    def __init__(self, spec: dict[str, Any], weights: dict[str, np.ndarray], graph: bytes | None = None) -> None:
         self.info: dict[str, Any] = spec["info"]
         self.acting: dict[str, Any] | None = spec.get("acting")
-        self.network = Network(spec, weights)
+        self.extractor: dict[str, Any] | None = spec.get("extractor")
+        self.graph, self._spec, self._weights = graph, spec, weights
+        head = make_head(spec["head"]) if self.extractor else self.network.head
         self.spaces: dict[str, dict[str, Any]] = {k: spec[f"{k}_space"] for k in ("observation", "action")}
-        self.head: str = self.network.head.kind
+        self.head: str = head.kind
+        self.layout = Layout.from_dict(spec["layout"])
         self.observation_filter = _read_filter(spec.get("observation_filter"), weights)
-        is_counted = self.network.head.is_discrete
-        self.action_scaling = _read_scaling("count" if is_counted else spec["actions"], self.spaces["action"])
-        self._shape: tuple[int, ...] = tuple(self.spaces["observation"].get("shape", ()))
+        # A head of one choice chooses among all combinations, of which an action may have only one.
+        self.actions = ActionParts(self.spaces["action"], joint=head.is_discrete, clips=spec["actions"] != "normalize")
         self._memory: np.ndarray | None = None
 
     @classmethod
@@ -431,8 +596,9 @@ class BundlePolicy:
             for key in ("observation", "action"):
                 _check_size(spec[f"{key}_space"])
             _check_arrays(root / "weights.npz")
+            graph = root / GRAPH_FILE
             with np.load(root / "weights.npz", allow_pickle=False) as arrays:
-                return cls(spec, dict(arrays))
+                return cls(spec, dict(arrays), graph.read_bytes() if graph.is_file() else None)
         except (ValueError, OSError):
             raise
         except Exception as error:  # Whatever its author wrote into it.
@@ -448,6 +614,23 @@ class BundlePolicy:
         way = "" if self.deterministic else ", sampled"
         return f"<Policy {self.info.get('algo', '?')} for {env}{origin}: {sees} -> {does}{way}>"
 
+    @functools.cached_property
+    def network(self) -> Network | GraphNetwork:
+        """The network, a `Network` or a `GraphNetwork`."""
+        return self.make_network() if self.extractor else Network(self._spec, self._weights)
+
+    def make_network(self, extractor: nn.Module | None = None) -> Network | GraphNetwork:
+        """Make the network of a policy with an extractor: as a graph, or with an extractor that the caller has made.
+
+        Raises:
+            ValueError: The policy has no graph.
+        """
+        if extractor is not None:
+            return Network(self._spec, self._weights, extractor)
+        if self.graph is None:
+            raise ValueError(f"the network needs {(self.extractor or {}).get('class')}, and has no ONNX graph")
+        return GraphNetwork(self._spec, self.graph)
+
     @property
     def deterministic(self) -> bool:
         """Whether it acts deterministically unless its caller says otherwise; else it samples its actions."""
@@ -456,48 +639,52 @@ class BundlePolicy:
     @property
     def has_distribution(self) -> bool:
         """Whether its actions can be sampled from the distribution that training sampled from."""
-        return self.network.head.is_distribution
+        return HEADS[self.head].is_distribution
 
     @property
     def observation_space(self) -> Any:
         """The environment's observation space; needs gymnasium."""
-        return build_space(self.spaces["observation"])
+        return make_space(self.spaces["observation"])
 
     @property
     def action_space(self) -> Any:
         """The environment's action space; needs gymnasium."""
-        return build_space(self.spaces["action"])
+        return make_space(self.spaces["action"])
 
     @property
     def memory_size(self) -> int:
         """The size of a recurrent policy's hidden state for one episode; 0 for a policy without memory."""
-        return self.network.memory_size
+        return _count_memory(self._spec)
 
     def reset(self) -> None:
         """Clear the hidden state of a recurrent policy before a new episode; other policies do not need this."""
         self._memory = None
 
-    def act(self, obs: Any, deterministic: bool | None = None, rng: Rng = None) -> Any:
+    def act(self, obs: Any, deterministic: bool | None = None, rng: Rng = None, action_mask: Any = None) -> Any:
         """Choose the action for one observation, or the actions for a batch of observations.
 
         A recurrent policy continues the episodes of the call before, one for each observation, until ``reset``.
         ``predict`` leaves its memory to the caller.
 
         Args:
-            obs: One observation, of the observation space's shape, or a batch with one more axis in front.
+            obs: One observation, as the environment gives it, or a batch, in which each part has one more axis in
+                front, as Gymnasium's vector environments and `stack` give it.
             deterministic: True, as RLlib with ``explore=False``: the most likely action, the mean, the best value.
                 False: sampled from the policy's distribution; a Q policy explores with its last epsilon. None: as the
                 policy's own ``deterministic`` says.
             rng: Draws sampled actions: a generator, one generator for each observation of a batch, or a seed for this
                 call alone. None: a new generator in each call.
+            action_mask: Which actions are legal, as the environment says it beside the observation; a batch has one
+                more axis in front. Needed by policies that were trained with it.
 
         Returns:
-            A NumPy scalar or array to pass to ``env.step``; with a batch axis in front where ``obs`` has one.
+            What ``env.step`` takes, a NumPy scalar or an array, or a dict or tuple of parts; with a batch axis in front
+            of each part where ``obs`` has one.
 
         Raises:
-            ValueError: ``obs`` fits neither one observation nor a batch.
+            ValueError: ``obs`` fits neither one observation nor a batch, or ``action_mask`` is missing.
         """
-        actions, self._memory = self.predict(obs, self._memory, deterministic=deterministic, rng=rng)
+        actions, self._memory = self.predict(obs, self._memory, None, deterministic, rng, action_mask)
         # The index [()] turns a zero-dimensional array into a NumPy scalar, as which a Discrete action is passed.
         return actions[()] if self.spaces["action"]["type"] == "Discrete" else actions
 
@@ -508,7 +695,8 @@ class BundlePolicy:
         episode_start: Any = None,
         deterministic: bool | None = None,
         rng: Rng = None,
-    ) -> tuple[np.ndarray, Any]:
+        action_mask: Any = None,
+    ) -> tuple[Any, Any]:
         """Choose actions with the signature of Stable-Baselines3's ``predict``, for evaluation code written for it.
 
         Args:
@@ -518,39 +706,40 @@ class BundlePolicy:
             episode_start: Which episodes begin with their observation: their memory is not used.
             deterministic: As for ``act``. Stable-Baselines3's own default is False; its evaluation passes True.
             rng: As for ``act``.
+            action_mask: As for ``act``.
 
         Returns:
             The actions, and the state for the next call.
         """
-        rows, memory, single = self.prepare_inputs(obs, state)
+        rows, memory, single = self.prepare_inputs(obs, state, action_mask)
         if episode_start is not None and self.memory_size:
             memory = np.where(np.asarray(episode_start, dtype=bool).reshape(-1, 1), np.float32(0), memory)
         with torch.inference_mode():
             out, after = self.network.step(torch.from_numpy(rows), torch.from_numpy(memory))
         head, outputs = self.network.head, out.numpy()
         is_deterministic = self.deterministic if deterministic is None else deterministic
-        actions = head.choose_best(outputs) if is_deterministic else _sample(head, outputs, rng)
-        if self.action_scaling is not None:
-            actions = self.action_scaling.apply(actions)
-        dtype = self.spaces["action"].get("dtype", actions.dtype)
-        if not np.can_cast(actions.dtype, dtype):  # A space of float16 has no float32, one of int32 no int64.
-            actions = actions.astype(dtype)
-        return np.asarray(actions[0] if single else actions), after.numpy() if self.memory_size else state
+        chosen = head.choose_best(outputs) if is_deterministic else _sample(head, outputs, rng)
+        if single and self.actions.is_nested:
+            actions = self.actions.decode_one(chosen[0])
+        else:
+            actions = self.actions.decode(chosen)
+            actions = np.asarray(actions[0]) if single else actions
+        return actions, after.numpy() if self.memory_size else state
 
-    def prepare_inputs(self, obs: Any, state: Any) -> tuple[np.ndarray, np.ndarray, bool]:
+    def prepare_inputs(self, obs: Any, state: Any, action_mask: Any = None) -> tuple[np.ndarray, np.ndarray, bool]:
         """Encode observations and the hidden state as inputs of the network. Subclasses may override it.
 
         Returns:
-            Float32 rows (batch, features), the memory (batch, memory_size), which is zero if ``state`` is None, and
+            The views of rows (batch, columns), the memory (batch, memory_size), which is zero if ``state`` is None, and
             whether ``obs`` was a single observation.
 
         Raises:
             ValueError: ``obs`` fits neither one observation nor a batch, or holds what is no observation: text, NaN, an
                 infinite number, or one that a discrete space does not have. A Box's bounds are not checked, because
                 environments leave them; see ``check_range``. Or ``state`` is the memory of another number of episodes
-                or of another policy, or not finite.
+                or of another policy, or not finite. Or the policy needs a mask, or has none, or nothing is legal.
         """
-        rows, single = self._encode_observations(obs)
+        rows, single = self._encode_observations(obs, action_mask)
         return rows, self._read_memory(state, len(rows)), single
 
     def _read_memory(self, state: Any, num_episodes: int) -> np.ndarray:
@@ -563,32 +752,40 @@ class BundlePolicy:
         _check_finite(memory, "a memory")
         return memory
 
-    def _encode_observations(self, obs: Any) -> tuple[np.ndarray, bool]:
-        array = np.asarray(obs)
-        if array.dtype.kind not in "fiub":
-            raise ValueError(f"observations are numbers; got {array.dtype} ({str(obs)[:40]})")
-        single = array.shape == self._shape
-        if (not single and array.shape[1:] != self._shape) or array.ndim > len(self._shape) + 1:
-            raise ValueError(f"an observation has shape {self._shape}, a batch (n, *{self._shape}); got {array.shape}")
-        if self.spaces["observation"]["type"] == "Discrete":
-            return self._encode_values(array.reshape(-1)), single
-        rows = array.reshape(1 if single else len(array), -1)
+    def _encode_observations(self, obs: Any, action_mask: Any) -> tuple[np.ndarray, bool]:
+        if action_mask is not None and self.layout.mask is None:
+            raise ValueError("this policy was trained without an action mask")
+        encoded, single = self.layout.encode_batch(obs, action_mask)
+        rows: np.ndarray = self.layout.view(encoded)
         if self.observation_filter is not None:
             # The observation normalisation clips, and so would hide infinite numbers.
             _check_finite(rows, "an observation")
-            rows = self.observation_filter.apply(rows)
+            rows = self._filter(rows, self.observation_filter)
         rows = np.ascontiguousarray(rows, dtype=np.float32)
         _check_finite(rows, "an observation")
+        if self.layout.mask is not None:
+            begins = np.cumsum([0, *self.actions.sizes[:-1]])
+            flags = rows[:, self.layout.columns(self.layout.mask)]
+            if not np.maximum.reduceat(flags, begins, axis=1).all():
+                raise ValueError("no action is legal by the action mask")
         return rows, single
 
-    def _encode_values(self, values: np.ndarray) -> np.ndarray:
-        """One-hot encode values of a Discrete space."""
-        n, start = (int(self.spaces["observation"][key]) for key in ("n", "start"))
-        wrong = values[(values != np.floor(values)) | (values < start) | (values >= start + n)]
-        if wrong.size or values.dtype.kind == "b":
-            example = wrong[0] if wrong.size else values.dtype
-            raise ValueError(f"an observation is a whole number from {start} to {start + n - 1}; got {example}")
-        return np.eye(n, dtype=np.float32)[values.astype(np.int64) - start]
+    @property
+    def needs_mask(self) -> bool:
+        """Whether it acts only with an ``action_mask`` beside the observation."""
+        return self.layout.mask is not None and not self.layout.mask.path
+
+    def _filter(self, rows: np.ndarray, normalise: ObservationFilter) -> np.ndarray:
+        """Normalise the columns of vectors; others stay as they are."""
+        if self.layout.is_vector:
+            return normalise.apply(rows)
+        rows, columns = rows.copy(), self.layout.vector_columns
+        rows[:, columns] = normalise.apply(rows[:, columns])
+        return rows
+
+    def stack(self, observations: Sequence[Any]) -> Any:
+        """Stack single observations into a batch for ``act`` and ``predict``."""
+        return self.layout.stack(observations)
 
     def check_range(self, obs: Any) -> None:
         """Refuse observations far outside of a Box, which probably have other units; meant for served models.
@@ -597,17 +794,28 @@ class BundlePolicy:
             ValueError: A number of an integer space is outside its bounds, or one of another space by more than
                 ``BEYOND`` times the width of its range.
         """
-        space, array = self.spaces["observation"], np.asarray(obs)
-        if space["type"] != "Box" or array.dtype.kind not in "fiub" or array.shape[-len(self._shape) :] != self._shape:
-            return
-        low, high = (_read_bound(space, key).astype(np.float64) for key in ("low", "high"))
-        bounded = np.isfinite(low) & np.isfinite(high)
-        room = 0.0 if np.dtype(space["dtype"]).kind in "iu" else BEYOND * np.where(bounded, high - low, np.inf)
-        outside = bounded & ((array < low - room) | (array > high + room))
-        if outside.any():
-            at = tuple(np.argwhere(outside)[0])
-            least, most = (np.broadcast_to(bound, array.shape)[at] for bound in (low, high))
-            raise ValueError(f"an observation holds {array[at]} where {least:g} to {most:g} is the range")
+        for leaf in self.layout.leaves:
+            space, part = self.spaces["observation"], obs
+            try:
+                for key in leaf.path:
+                    part, space = part[key], dict(list_children(space))[key]
+            except (KeyError, IndexError, TypeError):
+                continue  # `act` says what is missing.
+            array = np.asarray(part)
+            ends = array.shape[array.ndim - len(leaf.shape) :]
+            if space["type"] == "Box" and array.dtype.kind in "fiub" and ends == leaf.shape:
+                _check_range(space, array, "an observation" if not leaf.path else leaf.name)
+
+
+def _check_range(space: dict[str, Any], array: np.ndarray, name: str) -> None:
+    low, high = (_read_bound(space, key).astype(np.float64) for key in ("low", "high"))
+    bounded = np.isfinite(low) & np.isfinite(high)
+    room = 0.0 if np.dtype(space["dtype"]).kind in "iu" else BEYOND * np.where(bounded, high - low, np.inf)
+    outside = bounded & ((array < low - room) | (array > high + room))
+    if outside.any():
+        at = tuple(np.argwhere(outside)[0])
+        least, most = (np.broadcast_to(bound, array.shape)[at] for bound in (low, high))
+        raise ValueError(f"{name} holds {array[at]} where {least:g} to {most:g} is the range")
 
 
 def _sample(head: Head, out: np.ndarray, rng: Rng) -> np.ndarray:
@@ -689,9 +897,25 @@ def _check_size(space: dict[str, Any]) -> None:
     Raises:
         ValueError: It has too many numbers.
     """
-    sizes = [space["n"]] if space["type"] == "Discrete" else [*space["shape"]]
-    if not all(type(size) is int and size >= 0 for size in sizes) or math.prod(sizes) > MAX_NUMBERS:
+    if _count_numbers(space) > MAX_NUMBERS:
+        raise ValueError("a space of this bundle is damaged: it has more numbers than any policy takes")
+
+
+def _count_numbers(space: dict[str, Any]) -> int:
+    if space["type"] in ("Dict", "Tuple"):
+        return sum(_count_numbers(part) for _, part in list_children(space))
+    if space["type"] == "MultiDiscrete":
+        return int(np.sum(np.array(space["nvec"], np.int64)))
+    shape = space["shape"] if "shape" in space else space.get("n", 0)
+    sizes = [*shape] if isinstance(shape, list) else [shape]
+    if not all(type(size) is int and size >= 0 for size in sizes):
         raise ValueError(f"a space of this bundle is damaged: its size is {str(sizes)[:80]}")
+    return math.prod(sizes)
+
+
+def list_children(space: dict[str, Any]) -> list[tuple[Any, Any]]:
+    """List the keys or places of the description of a Dict or Tuple space, with what lies there."""
+    return [tuple(each) for each in space["spaces"]] if space["type"] == "Dict" else list(enumerate(space["spaces"]))
 
 
 def _check_arrays(file: Path) -> None:
@@ -715,27 +939,19 @@ def _check_arrays(file: Path) -> None:
 
 
 def format_space(description: dict[str, Any]) -> str:
-    """Format a space without its bounds, such as ``Box(4,)`` or ``Discrete(2)``."""
-    return f"Discrete({description['n']})" if description["type"] == "Discrete" else f"Box{tuple(description['shape'])}"
-
-
-def build_space(description: dict[str, Any]) -> Any:
-    """Build a gymnasium space from its entry in ``policy.json``; needs gymnasium."""
-    from gymnasium import spaces
-
-    if description["type"] == "Discrete":
-        dtype = np.dtype(description.get("dtype", "int64")).type
-        return spaces.Discrete(description["n"], start=description["start"], dtype=dtype)
-    low, high = (_read_bound(description, key) for key in ("low", "high"))
-    return spaces.Box(low, high, tuple(description["shape"]), np.dtype(description["dtype"]).type)
+    """Format a space without its bounds, such as ``Box(4,)`` or ``Dict(camera: Box(84, 84, 3), goal: Discrete(2))``."""
+    kind = description["type"]
+    if kind in ("Dict", "Tuple"):
+        return f"{kind}({', '.join(f'{key}: {format_space(part)}' for key, part in list_children(description))})"
+    if kind == "Box":
+        return f"Box{tuple(description['shape'])}"
+    return f"{kind}({description['nvec'] if kind == 'MultiDiscrete' else description.get('n', '')})"
 
 
 def _read_bound(description: dict[str, Any], key: str) -> np.ndarray:
     """Return a bound of a Box as an array of the space's shape and dtype."""
-    shape = tuple(description["shape"])
-    # Infinite bounds are saved as the text "inf", which NumPy converts to a float64.
-    values = np.array(description[key], dtype=np.float64).astype(description["dtype"])
-    return np.broadcast_to(values, shape) if values.ndim == 0 else values.reshape(shape)
+    bound: np.ndarray = read_bound(description[key], tuple(description["shape"]), np.dtype(description["dtype"]))
+    return bound
 
 
 def _read_filter(settings: dict[str, Any] | None, weights: dict[str, np.ndarray]) -> ObservationFilter | None:
@@ -744,24 +960,3 @@ def _read_filter(settings: dict[str, Any] | None, weights: dict[str, np.ndarray]
     # RLlib's RunningStat computes in float32; another precision would change the actions' last bits.
     std = np.sqrt(np.maximum(0, weights["observation.var"].astype(np.float32)))
     return ObservationFilter(weights["observation.mean"], std + np.float32(settings["eps"]), settings["clip"])
-
-
-def _read_scaling(mode: str, space: dict[str, Any]) -> ActionScaling | None:
-    if space["type"] == "Box":
-        return make_scaling(mode, *(_read_bound(space, key) for key in ("low", "high")))
-    first = int(space["start"])
-    return make_scaling(mode, np.array(first), np.array(first + int(space["n"]) - 1)) if first else None
-
-
-def make_scaling(mode: str, low: np.ndarray, high: np.ndarray) -> ActionScaling:
-    """Make the scaling from a network's outputs to a Box's actions; see `ActionScaling` for the arguments."""
-    if mode == "count":
-        sizes = high.astype(np.int64) - low + 1
-        strides = np.append(np.cumprod(sizes.reshape(-1)[:0:-1])[::-1], 1).reshape(low.shape)
-        return ActionScaling(mode, low.shape, low, high, None, sizes, strides)
-    if mode == "bounded":
-        is_between = np.isfinite(low) & np.isfinite(high)
-        least, most = np.where(is_between, low, -1), np.where(is_between, high, 1)
-        return ActionScaling(mode, low.shape, low, high, (most - least) / 2, center=(least + most) / 2)
-    half_range = (high - low) / 2.0 if np.isfinite([low, high]).all() else None
-    return ActionScaling(mode, low.shape, low, high, half_range)

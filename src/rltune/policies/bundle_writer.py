@@ -16,16 +16,27 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Discrete, MultiDiscrete, Tuple
 from torch import nn
 
 from rltune.compat.rllib_internals import FORWARD_METHODS, read_part
 from rltune.config.capabilities import list_algos, network_of
-from rltune.envs.facts import EnvFacts
+from rltune.envs.actions import ActionParts
+from rltune.envs.facts import EnvFacts, describe_space
+from rltune.envs.layout import FIRST, Layout, Leaf
+from rltune.envs.observations import make_layout
 from rltune.envs.pettingzoo import assign_policies, policy_spaces
-from rltune.envs.spaces import find_image_scale, has_some_bounds
 from rltune.envs.spec import spec_of
-from rltune.policies.bundle_reader import FORMAT, HEADS, LAYERS, POLICIES, CategoricalHead, Head, Permute
+from rltune.policies.bundle_reader import (
+    FORMAT,
+    HEADS,
+    LAYERS,
+    POLICIES,
+    CategoricalHead,
+    GaussianHead,
+    PartsHead,
+    Permute,
+)
 
 # Containers of RLlib that do nothing but call an inner stack of layers, and the attribute that holds the stack (2.60).
 _CONTAINERS = {
@@ -45,7 +56,8 @@ def write_bundle(
     observation_stats: dict[str, Any] | None = None,
     observation_space: Any = None,
     action_space: Any = None,
-    actions: Literal["normalize", "clip", "raw"] = "normalize",
+    layout: Layout | None = None,
+    actions: Literal["normalize", "clip"] = "normalize",
 ) -> None:
     """Write the inference network of an RLlib module as a policy bundle.
 
@@ -55,21 +67,19 @@ def write_bundle(
         info: Where the policy came from; JSON-able, non-finite numbers become null.
         observation_stats: ``mean``, ``var``, ``clip`` (None: no clipping) and optionally ``eps`` of an
             observation filter: ``clip((x - mean) / (sqrt(var) + eps))``. None: no filter.
-        observation_space: The environment's own space, if the module sees what `rltune.envs.spaces` makes of it, such
-            as one-hot vectors of a Discrete space. None: the module's.
+        observation_space: The environment's own space, of which the module sees rows. None: the module's.
         action_space: The environment's own space, from which the module's was made. None: the module's.
-        actions: RLlib's ``normalize_actions`` (map [-1, 1] to the bounds), ``clip_actions`` or neither.
+        layout: The layout of the observations. None: that which follows from their space.
+        actions: RLlib's ``normalize_actions`` (map [-1, 1] to the bounds), or ``clip_actions``.
 
     Raises:
         ValueError: The module, a layer or a space cannot be expressed; names its type.
     """
     module = module.unwrapped()  # With several learners, torch's DistributedDataParallel wraps the module.
     _check_forward_pass(type(module))
-    spec, weights = _describe_network(module)
     seen = module.observation_space if observation_space is None else observation_space
-    scale = 1.0 if observation_space is None else find_image_scale(observation_space)
-    if scale != 1.0:  # The filter is free to scale images, because they are not normalised.
-        observation_stats = {"mean": [0.0], "var": [scale**2], "clip": None, "eps": 0.0}
+    layout = make_layout(seen) if layout is None else layout
+    spec, weights = _describe_network(module, layout)
     if observation_stats is not None:
         spec["observation_filter"] = {
             "clip": observation_stats.get("clip"),
@@ -80,10 +90,13 @@ def write_bundle(
     spec |= {
         "format": FORMAT,
         "info": _make_jsonable(info),
+        "layout": layout.to_dict(),
         "observation_space": describe_space(seen),
         "action_space": describe_space(module.action_space if action_space is None else action_space),
-        "actions": "bounded" if action_space is not None and has_some_bounds(action_space) else actions,
+        "actions": actions,
     }
+    if not ActionParts(spec["action_space"]).is_identity:  # RLlib's setting is about what it sends to `NetworkAction`.
+        spec["actions"] = "normalize"
     root = Path(folder)
     root.mkdir(parents=True, exist_ok=True)
     np.savez(root / "weights.npz", **weights)  # type: ignore[arg-type]  # NumPy's stub mixes up the keywords.
@@ -96,7 +109,7 @@ def write_policies(
     *,
     facts: EnvFacts,
     info: dict[str, Any],
-    actions: Literal["normalize", "clip", "raw"] = "normalize",
+    actions: Literal["normalize", "clip"] = "normalize",
 ) -> None:
     """Write the networks of a multi-agent training, each as a bundle in its own folder.
 
@@ -152,12 +165,14 @@ def _check_forward_pass(module_class: type) -> None:
     for cls in module_class.__mro__:
         if cls.__module__.startswith("ray.rllib."):
             break
+        if cls.__module__ == "rltune.compat.masked_modules":  # What it adds follows from the layout.
+            continue
         changed = [name for name in FORWARD_METHODS if name in vars(cls)]
         if changed:
             raise ValueError(f"{cls.__name__} overrides {', '.join(changed)}: a bundle cannot express its forward pass")
 
 
-def _describe_network(module: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def _describe_network(module: Any, layout: Layout) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Describe the network for ``policy.json``, as RLlib's ``forward_inference`` and action distribution use it.
 
     Returns:
@@ -169,22 +184,37 @@ def _describe_network(module: Any) -> tuple[dict[str, Any], dict[str, np.ndarray
         raise ValueError(f"a bundle cannot express the module {type(module).__name__}: known are those of {algos}")
     encoder = _select_actors_encoder(read_part(module, network.encoder))
     parts = {"encoder": encoder, "head": read_part(module, network.head)}
-    head = _select_head(network.kind, module.action_space).describe(module, parts["head"])
+    extractor, weights = None, dict[str, np.ndarray]()
+    head = _describe_head(network.kind, module, parts["head"])
     if head.get("dueling"):
         parts["value"] = getattr(module, network.value)
     layers: dict[str, Any] = {}
-    weights: dict[str, np.ndarray] = {}
     if type(encoder).__name__ == "TorchLSTMEncoder":
         parts |= {"encoder": encoder.tokenizer, "memory": encoder.lstm}
+    if type(own := parts["encoder"]).__name__ == "ExtractorEncoder":
+        extractor = own.spec.to_dict()
+        parts["encoder"] = own.perceptron or nn.Sequential()
+        state = own.extractor.state_dict(prefix="extractor.")
+        weights |= {name: value.detach().cpu().numpy().copy() for name, value in state.items()}
+    if type(parts["encoder"]).__name__ == "RowEncoder":
+        parts |= {f"image{index}": net for index, net in enumerate(parts["encoder"].images)}
+        parts["encoder"] = parts["encoder"].perceptron
     for part, container in parts.items():
         flat = _flatten(container)
-        if any(isinstance(layer, Permute) for layer in flat):
-            flat = [nn.Unflatten(1, tuple(module.observation_space.shape)), *flat]
+        if part.startswith("image"):
+            flat = [*_lay_out(layout.images[int(part.removeprefix("image"))]), *flat, nn.Flatten()]
         layers[part] = [_describe_layer(layer, f"{part}.{i}", weights) for i, layer in enumerate(flat)]
     log_std = getattr(parts["head"], "log_std", None)
     if log_std is not None:
         weights["log_std"] = log_std.detach().cpu().numpy().copy()
-    return {"layers": layers, "head": head}, weights
+    return {"layers": layers, "head": head, **({"extractor": extractor} if extractor else {})}, weights
+
+
+def _lay_out(leaf: Leaf) -> list[Any]:
+    """List the layers that make an image with its channels last of a leaf's columns."""
+    if leaf.channels == FIRST:
+        return [nn.Unflatten(1, leaf.shape), Permute([0, 2, 3, 1])]
+    return [nn.Unflatten(1, leaf.image_shape)]
 
 
 def _select_actors_encoder(encoder: Any) -> Any:
@@ -195,13 +225,17 @@ def _select_actors_encoder(encoder: Any) -> Any:
     return encoder
 
 
-def _select_head(kind: str, action_space: Any) -> type[Head]:
-    """Choose the `Head` for RLlib's output layers; with discrete actions, those of a Gaussian are logits."""
-    if isinstance(action_space, Discrete):
-        return HEADS[kind] if HEADS[kind].is_discrete else CategoricalHead
-    if not isinstance(action_space, Box) or np.issubdtype(action_space.dtype, np.integer):
-        raise ValueError(f"a bundle cannot express the action space {action_space}")
-    return HEADS[kind]
+def _describe_head(kind: str, module: Any, layers: Any) -> dict[str, Any]:
+    """Describe the `Head` for RLlib's output layers; with choices, those of a Gaussian are logits."""
+    space = module.action_space
+    if isinstance(space, Discrete):
+        return (HEADS[kind] if HEADS[kind].is_discrete else CategoricalHead).describe(module, layers)
+    choices = [part for part in (space if isinstance(space, Tuple) else [space]) if isinstance(part, MultiDiscrete)]
+    if choices and kind == GaussianHead.kind:
+        return PartsHead.describe(module, layers, [size for part in choices for size in part.nvec.tolist()])
+    if not isinstance(space, Box) or np.issubdtype(space.dtype, np.integer):
+        raise ValueError(f"a bundle cannot express the action space {space}")
+    return HEADS[kind].describe(module, layers)
 
 
 def _flatten(container: Any) -> list[Any]:
@@ -233,23 +267,6 @@ def _describe_layer(layer: nn.Module, prefix: str, weights: dict[str, np.ndarray
     for key, value in layer.state_dict().items():
         weights[f"{prefix}.{key.removesuffix('_l0')}"] = value.detach().cpu().numpy()
     return entry
-
-
-def describe_space(space: Any) -> dict[str, Any]:
-    """Describe a Box or Discrete space as JSON values; infinite bounds become ``"inf"`` and ``"-inf"``."""
-    if isinstance(space, Discrete):
-        other = {} if space.dtype == np.int64 else {"dtype": str(np.dtype(space.dtype))}
-        return {"type": "Discrete", "n": int(space.n), "start": int(space.start), **other}
-    if not isinstance(space, Box):
-        raise ValueError(f"a bundle cannot express the space {type(space).__name__}: known are Box and Discrete")
-    bounds = {key: _describe_bound(getattr(space, key)) for key in ("low", "high")}
-    return {"type": "Box", "shape": list(space.shape), "dtype": str(np.dtype(space.dtype))} | bounds
-
-
-def _describe_bound(values: np.ndarray) -> float | str | list[float | str]:
-    """Describe a Box's bound: one number if all elements are equal, as in images, else a list."""
-    flat = [x if math.isfinite(x) else str(x) for x in np.asarray(values, np.float64).reshape(-1).tolist()]
-    return flat[0] if flat and all(x == flat[0] for x in flat) else flat
 
 
 def _make_jsonable(value: Any) -> Any:

@@ -16,9 +16,11 @@ import torch
 from gymnasium.spaces import Dict
 
 from rltune.config.schema import EnvConfig
+from rltune.envs.actions import split_batch
 from rltune.envs.closing import call_make, close_env
 from rltune.envs.copies import Copy, build_own
 from rltune.envs.episode import was_cut
+from rltune.envs.facts import describe_space
 from rltune.envs.guest import GUEST_FAULTS, call_guest, raise_fault
 from rltune.envs.objective import Objective, Score, make_score
 from rltune.envs.pettingzoo import TeamEnv
@@ -27,8 +29,7 @@ from rltune.envs.spec import EnvSpec, spec_of
 from rltune.envs.step_count import read_reset, read_reward, read_step
 from rltune.errors import ConfigError, PolicyError, choices
 from rltune.policies import bundle_reader
-from rltune.policies.bundle_writer import describe_space
-from rltune.policies.policy import AnyPolicy, load_playable
+from rltune.policies.policy import AnyPolicy, load_playable, make_mask_reader
 from rltune.policies.result import Evaluation, explain_cut
 from rltune.policies.rllib_policy import RLlibPolicy
 from rltune.policies.uri import Source, read_environment, require_own_environment
@@ -330,8 +331,6 @@ def _check_spaces(policy: AnyPolicy, env: Any, spec: Mapping[str, Any]) -> None:
 
 def _describe_form(space: Any) -> str:
     """Describe a space without its bounds, because observation normalisation changes them."""
-    if hasattr(space, "spaces"):
-        return ", ".join(f"{agent}: {_describe_form(part)}" for agent, part in space.spaces.items())
     return bundle_reader.format_space(describe_space(space))
 
 
@@ -354,9 +353,12 @@ def _play(
     with open_copies(copies) as shared, contextlib.ExitStack() as stack:
         envs = shared.take(policy, spec, episodes, lambda: progress(0, episodes))
         obs: list[Any] = []
-        for episode, env in enumerate(envs):
+        readers, masks = [make_mask_reader(policy, env) for env in envs], list[Any]()
+        for episode, (env, reader) in enumerate(zip(envs, readers, strict=True)):
             with call_guest(f"reset of copy {episode + 1} of {len(envs)}"):
-                obs.append(read_reset(env.reset(seed=seed + episode))[0])
+                observation, info = read_reset(env.reset(seed=seed + episode))
+                masks.append(reader and reader.read(observation, info))
+                obs.append(observation)
             progress(0, episodes)
         limit, cut = find_step_limit(envs[0], spec_of(spec).step_limit), []
         returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
@@ -368,22 +370,28 @@ def _play(
 
         def reset(index: int, episode: int) -> Any:
             try:
-                return read_reset(envs[index].reset(seed=seed + episode))[0]
+                observation, info = read_reset(envs[index].reset(seed=seed + episode))
+                if reader := readers[index]:
+                    masks[index] = reader.read(observation, info)
+                return observation
             except GUEST_FAULTS as error:
                 raise_fault(error, f"reset of copy {index + 1}")
 
         def step(index: int, action: Any) -> Any:
             try:
                 returned = read_step(envs[index].step(to_python(envs[index].action_space, action)))
-                observation, reward, *ends = returned
-                return observation, read_reward(reward), *ends
+                observation, reward, terminated, truncated, info = returned
+                if reader := readers[index]:
+                    masks[index] = reader.read(observation, info, is_over=bool(terminated or truncated))
+                return observation, read_reward(reward), terminated, truncated, info
             except GUEST_FAULTS as error:
                 raise_fault(error, f"step {lengths[current[index]] + 1} of copy {index + 1}")
 
         def choose() -> Any:
             rng = [generators[current[i]] for i in busy]
+            mask = {"action_mask": np.stack([masks[i] for i in busy])} if readers[0] else {}
             try:
-                return policy.predict([obs[i] for i in busy], memory, begins, deterministic, rng)
+                return policy.predict(policy.stack([obs[i] for i in busy]), memory, begins, deterministic, rng, **mask)
             except PolicyError:
                 for i in busy:
                     if fault := find_observation_fault(_list_parts(envs[i], obs[i]), obs[i]):
@@ -395,7 +403,7 @@ def _play(
             # Environments without an episode left are not busy; the policy sees and remembers only the busy ones.
             actions, memory = choose()
             begins, ongoing = np.zeros(len(busy), dtype=bool), []
-            for row, (i, action) in enumerate(zip(busy, actions, strict=True)):
+            for row, (i, action) in enumerate(zip(busy, split_batch(actions, len(busy)), strict=True)):
                 obs[i], reward, terminated, truncated, info = step(i, action)
                 if truncated and was_cut(info):  # The copy has failed and was made again (env.restarts).
                     episode = current[i]

@@ -13,7 +13,7 @@ import io
 import json
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,15 +24,19 @@ import torch
 from torch import nn
 
 from rltune.config.capabilities import list_algos
+from rltune.envs.layout import MASK, ONE_HOT, VECTOR, WHOLE, Leaf, nest
+from rltune.envs.observations import list_leaves
 from rltune.errors import PolicyError, choices, describe_exception
-from rltune.policies.bundle_reader import BundlePolicy
+from rltune.policies.bundle_reader import BundlePolicy, GraphNetwork
 from rltune.policies.policy import MultiAgentPolicy, load_policy, require_single_agent
+from rltune.policies.uri import TRUST
 
 # The Python packages that each export format needs.
 FORMATS = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "torch": ()}
 SUFFIXES = {"onnx": ".onnx", "torch": ".pt2"}
 # An exported recurrent policy is compared on 25 episodes of 40 steps, instead of 1000 single observations.
 NUM_CHECKED, NUM_EPISODES = 1000, 25
+OTHERS = ("state", "actions", "next_state", "distribution")  # Names that are no leaf's.
 DISTRIBUTION = "distribution"  # The name of the ONNX output with the distribution's parameters.
 # The largest difference between exported and original continuous actions; discrete actions must be equal.
 TOLERANCE = 1e-5
@@ -53,7 +57,7 @@ class ExportedPolicy:
 
 
 class Graph(nn.Module):
-    """The torch graph that is exported: observations (n, ...) in, deterministic actions (n, ...) out.
+    """The torch graph that is exported: the leaves of observations (n, ...) in, deterministic actions (n, ...) out.
 
     Args:
         policy: The policy.
@@ -62,45 +66,64 @@ class Graph(nn.Module):
 
     def __init__(self, policy: BundlePolicy, with_distribution: bool = False) -> None:
         super().__init__()
-        self.network, observation = policy.network, policy.spaces["observation"]
+        self.network, self.layout = policy.network, policy.layout
         self._with_distribution = with_distribution
-        self.num_values = observation["n"] if observation["type"] == "Discrete" else 0
-        self.first_value = observation.get("start", 0)
-        self.filter, self.scaling = _to_tensors(policy.observation_filter), _to_tensors(policy.action_scaling)
+        self.filter = _to_tensors(policy.observation_filter)
+        self.actions = policy.actions.map_arrays(torch.from_numpy)
 
-    def forward(self, observations: torch.Tensor) -> Any:
+    def forward(self, *leaves: torch.Tensor) -> Any:
         """Compute deterministic actions as ``BundlePolicy.act`` does, with tensors instead of arrays."""
-        out = self.network(self._make_rows(observations))
-        return self._add_distribution(out, self._choose_actions(out))
+        if self.network.memory_size:
+            *leaves, state = leaves  # type: ignore[assignment]
+            out, after = self.network.step(self._make_rows(leaves), state)
+            return self._add_distribution(out, *self._choose_actions(out), after)
+        out = self.network(self._make_rows(leaves))
+        return self._add_distribution(out, *self._choose_actions(out))
 
     def _add_distribution(self, out: torch.Tensor, *outputs: torch.Tensor) -> Any:
         if self._with_distribution:
             outputs = (*outputs, self.network.head.parametrize(out))
         return outputs if len(outputs) > 1 else outputs[0]
 
-    def _choose_actions(self, out: torch.Tensor) -> torch.Tensor:
-        chosen = self.network.head.choose_best(out)
-        return chosen if self.scaling is None else self.scaling.apply(chosen)
+    def _choose_actions(self, out: torch.Tensor) -> list[torch.Tensor]:
+        return self.actions.decode_parts(self.network.head.choose_best(out))
 
-    def _make_rows(self, observations: torch.Tensor) -> torch.Tensor:
-        if self.num_values:
-            values = observations.reshape(-1) - self.first_value
-            return nn.functional.one_hot(values, self.num_values).to(torch.float32)
-        rows = observations.reshape(observations.shape[0], -1)
-        return (self.filter.apply(rows) if self.filter else rows).to(torch.float32)
+    def _make_rows(self, leaves: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return the view of rows, with its vectors normalised."""
+        parts = {}
+        for leaf, values in zip(self.layout.leaves, leaves, strict=True):
+            flat = values.reshape(values.shape[0], -1)
+            if leaf.kind == MASK:
+                flat = _join_flags(flat != 0, leaf.sizes)
+            elif leaf.sizes:
+                index = flat.to(torch.int64) - torch.tensor(leaf.starts)
+                flags = [nn.functional.one_hot(index[:, i], size) for i, size in enumerate(leaf.sizes)]
+                flat = torch.cat(flags, dim=1)
+            parts[self.layout.columns(leaf).start] = flat, leaf
+        rows = []
+        for _, (flat, leaf) in sorted(parts.items()):
+            if leaf.kind == VECTOR and self.filter:
+                first = leaf.begin
+                flat = self._normalise(flat, slice(first, first + leaf.size))
+            rows.append(flat.to(torch.float32))
+        return torch.cat(rows, dim=1) if len(rows) > 1 else rows[0]
+
+    def _normalise(self, flat: torch.Tensor, columns: slice) -> torch.Tensor:
+        normalise = self.filter._replace(mean=self.filter.mean[columns], scale=self.filter.scale[columns])
+        normalised: torch.Tensor = normalise.apply(flat)
+        return normalised
 
 
-class RecurrentGraph(Graph):
-    """The torch graph of a recurrent policy: observations and state in, actions and next state (n, memory_size) out."""
-
-    def forward(self, observations: torch.Tensor, state: torch.Tensor) -> Any:  # type: ignore[override]
-        """Compute actions and the next state as ``BundlePolicy.predict`` does, with tensors instead of arrays."""
-        out, after = self.network.step(self._make_rows(observations), state)
-        return self._add_distribution(out, self._choose_actions(out), after)
+def _join_flags(flags: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+    """Do what `rltune.envs.layout.join_flags` does, with tensors; without sizes return the flags as they are."""
+    first, *others = torch.split(flags, list(sizes), dim=1) if sizes else [flags]
+    for part in others:
+        first = (first.unsqueeze(2) & part.unsqueeze(1)).flatten(1)
+    return first
 
 
 def _to_tensors(values: Any) -> Any:
-    """Convert the arrays of an observation filter or an action scaling to tensors; None stays None."""
+    """Convert the arrays of an observation filter to tensors; None stays None."""
     arrays = {} if values is None else {k: v for k, v in values._asdict().items() if isinstance(v, np.ndarray)}
     return values and values._replace(**{name: torch.from_numpy(np.array(array)) for name, array in arrays.items()})
 
@@ -129,6 +152,14 @@ def export_policy(
     else:
         name = str(policy.info.get("algo", "policy"))
     policy = require_single_agent(policy, "an export")
+    if isinstance(policy.network, GraphNetwork):
+        raise PolicyError(
+            f"acts by a graph of its network here, because {(policy.extractor or {}).get('class')} is somebody's code",
+            "the class of its encoder, which is imported if you trust its author",
+            f"{TRUST}; rltune.load_policy(uri, trust=True)",
+            key="policy",
+            value=name,
+        )
     path = Path(out).expanduser().absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
     observations = _draw_observations(policy)
@@ -136,8 +167,11 @@ def export_policy(
     try:
         step = _write(policy, observations, draft, format)
         own, exported = (_play(policy, each, observations) for each in (partial(_step, policy), step))
-        difference = _measure_difference(own[0], exported[0], format)
-        if len(exported) > 1 and not np.allclose(own[1], exported[1], rtol=10 * TOLERANCE, atol=10 * TOLERANCE):
+        num_leaves = len(policy.actions.parts)
+        pairs = list(zip(own, exported, strict=False))  # A program of torch.export has no distribution.
+        parts = zip(policy.actions.parts, pairs[:num_leaves], strict=True)
+        difference = max(_measure_difference(*pair, format, part.is_rounded) for part, pair in parts)
+        if not all(np.allclose(*pair, rtol=10 * TOLERANCE, atol=10 * TOLERANCE) for pair in pairs[num_leaves:]):
             raise PolicyError(
                 ": the parameters of the exported distribution differ from the policy's own",
                 f"a difference of at most {10 * TOLERANCE:g}",
@@ -151,21 +185,20 @@ def export_policy(
     except Exception as error:  # torch's exporters raise exceptions of any type.
         raise PolicyError(
             f"cannot be exported: {describe_exception(error)[:200]}",
-            f"policies of {list_algos(lambda row: row.network)}, over Box or Discrete observations",
+            f"policies of {list_algos(lambda row: row.network)}",
             "rltune.load_policy takes every policy of a sweep",
             key="policy",
             value=name,
         ) from error
     finally:
         draft.unlink(missing_ok=True)
-    return ExportedPolicy(path, len(observations), difference)
+    return ExportedPolicy(path, NUM_CHECKED, difference)
 
 
 def _check_format(format: str) -> None:
     if format not in FORMATS:
         raise PolicyError("is unknown", choices(format, FORMATS), "format=onnx", key="format", value=format)
-    missing = [name for name in FORMATS[format] if importlib.util.find_spec(name) is None]
-    if missing:
+    if missing := find_missing_packages(format):
         raise PolicyError(
             f"needs {', '.join(missing)}, which is not installed",
             "the extra 'export', or format=torch",
@@ -175,103 +208,198 @@ def _check_format(format: str) -> None:
         )
 
 
+def find_missing_packages(format: str) -> list[str]:
+    """Return the Python packages that an export format needs and that are not installed."""
+    return [name for name in FORMATS[format] if importlib.util.find_spec(name) is None]
+
+
+def write_onnx(graph: nn.Module, inputs: Mapping[str, torch.Tensor], outputs: Sequence[str], path: Path) -> None:
+    """Write a torch graph as ONNX, for any number of rows.
+
+    Args:
+        graph: In evaluation mode.
+        inputs: Two rows of each input, by its name: the exporter would take a single one for a fixed number.
+        outputs: The names of the outputs.
+        path: The file.
+    """
+    with _silence_exporters():
+        shapes = tuple({0: torch.export.Dim("batch")} for _ in inputs)
+        program = torch.export.export(graph, tuple(inputs.values()), dynamic_shapes=shapes)
+        exported: Any = torch.onnx.export(
+            program, dynamo=True, verbose=False, input_names=list(inputs), output_names=list(outputs)
+        )
+        for node in exported.model.graph.all_nodes():  # Each has a stack trace, with the paths of this machine.
+            node.metadata_props.clear()
+        exported.save(str(path), external_data=False)
+
+
+BESIDE = ("", "action_mask")
+"""Stands for the path of a mask that is not in the observation."""
+
+Leaves = Mapping[tuple[Any, ...], np.ndarray]
+"""The leaves of observations by their paths, each with the axis of the batch in front."""
+
+
 # The type of a function that maps (observations, state) to (actions, next state, the distribution's parameters).
-Step = Callable[[np.ndarray, Any], Any]
+Step = Callable[[Leaves, Any], Any]
 
 
-def _step(policy: BundlePolicy, observations: np.ndarray, state: Any) -> Any:
+def _step(policy: BundlePolicy, leaves: Leaves, state: Any) -> Any:
     """Act deterministically by the policy itself, as its exported file should."""
-    rows, memory, _ = policy.prepare_inputs(observations, state)
+    observations, mask = nest({path: leaf for path, leaf in leaves.items() if path != BESIDE}), leaves.get(BESIDE)
+    rows, memory, _ = policy.prepare_inputs(observations, state, mask)
     out, _ = policy.network.step(torch.from_numpy(rows), torch.from_numpy(memory))
-    actions, after = policy.predict(observations, state, deterministic=True)
+    actions, after = policy.predict(observations, state, deterministic=True, action_mask=mask)
     return actions, after, policy.network.head.parametrize(out).numpy()
 
 
-def _play(policy: BundlePolicy, step: Step, observations: np.ndarray) -> list[np.ndarray]:
+def _play(policy: BundlePolicy, step: Step, observations: Leaves) -> list[np.ndarray]:
     """Act on all observations: in one batch, or for a recurrent policy as steps of parallel episodes.
 
     Returns:
-        The actions, and the distribution's parameters if the function gives them.
+        The parts of the actions, and the distribution's parameters if the function gives them.
     """
-    num_steps = len(observations) // NUM_EPISODES if policy.memory_size else 1
+    num_steps = NUM_CHECKED // NUM_EPISODES if policy.memory_size else 1
     state, steps = np.zeros((NUM_EPISODES, policy.memory_size), np.float32) if policy.memory_size else None, []
-    for batch in np.split(observations, num_steps):
+    for rows in np.split(np.arange(NUM_CHECKED), num_steps):
+        batch = {path: leaf[rows] for path, leaf in observations.items()}
         actions, state, *more = step(batch, state)
-        steps.append((actions, *more))
+        steps.append((*policy.actions.unfold(actions), *more))
     return [np.concatenate(arrays) for arrays in zip(*steps, strict=True)]
 
 
-def _write(policy: BundlePolicy, observations: np.ndarray, path: Path, format: str) -> Step:
+def _write(policy: BundlePolicy, observations: Leaves, path: Path, format: str) -> Step:
     """Write the exported file, load it again, and return the loaded policy as a function."""
     with_distribution = format == "onnx" and policy.has_distribution
-    graph = (RecurrentGraph if policy.memory_size else Graph)(policy, with_distribution).eval()
-    example = [torch.from_numpy(observations[:2])]
-    inputs, outputs = ["observations"], ["actions"]
+    graph = Graph(policy, with_distribution).eval()
+    example = [torch.from_numpy(leaf[:2]) for leaf in observations.values()]
+    inputs, outputs = name_inputs(policy.layout.leaves), name_outputs(policy)
     if policy.memory_size:
         example.append(torch.zeros(2, policy.memory_size))
         inputs, outputs = [*inputs, "state"], [*outputs, "next_state"]
     if with_distribution:
         outputs.append(DISTRIBUTION)
-    about = json.dumps({"info": policy.info, "spaces": policy.spaces, "head": policy.head, "acting": policy.acting})
+    about = json.dumps(
+        {"info": policy.info, "spaces": policy.spaces, "head": policy.head, "acting": policy.acting}
+        | {"sizes": policy.actions.sizes}
+    )
     with _silence_exporters():
         batch = torch.export.Dim("batch")
-        program = torch.export.export(graph, tuple(example), dynamic_shapes=tuple({0: batch} for _ in example))
+        shapes = (tuple({0: batch} for _ in example),)  # The graph takes any number of tensors.
+        program = torch.export.export(graph, tuple(example), dynamic_shapes=shapes)
         if format == "torch":
             torch.export.save(program, path, extra_files={"rltune.json": about})
             loaded = torch.export.load(path).module()
-            return lambda *arrays: _split(policy, loaded(*(torch.from_numpy(x) for x in arrays if x is not None)))
+            return lambda leaves, state: _split(policy, loaded(*map(torch.from_numpy, _list_arrays(leaves, state))))
         exported: Any = torch.onnx.export(program, dynamo=True, verbose=False, input_names=inputs, output_names=outputs)
         exported.model.metadata_props["rltune"] = about
         exported.save(str(path), external_data=False)
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    return lambda *arrays: _split(policy, session.run(outputs, dict(zip(inputs, arrays, strict=False))))
+    return lambda leaves, state: _split(
+        policy, session.run(outputs, dict(zip(inputs, _list_arrays(leaves, state), strict=True)))
+    )
+
+
+def _list_arrays(leaves: Leaves, state: Any) -> list[np.ndarray]:
+    """List the inputs of an exported file: the leaves of observations and, of a recurrent policy, its state."""
+    return [*leaves.values(), *([] if state is None else [state])]
+
+
+def name_inputs(leaves: Sequence[Leaf]) -> list[str]:
+    """Name the inputs of an exported file by the leaves of observations; other inputs and outputs keep their names."""
+    return [f"{WHOLE}.{leaf.name}" if leaf.name in OTHERS else leaf.name for leaf in leaves]
 
 
 def _split(policy: BundlePolicy, out: Any) -> tuple[Any, ...]:
     """Return the outputs of an exported file as arrays, with None in place of the state of a policy without memory."""
-    actions, *more = [np.asarray(x) for x in (out if isinstance(out, list | tuple) else [out])]
+    arrays = [np.asarray(x) for x in (out if isinstance(out, list | tuple) else [out])]
+    num_leaves = len(policy.actions.parts)
+    actions, more = policy.actions.fold(arrays[:num_leaves]), arrays[num_leaves:]
     return (actions, *more) if policy.memory_size else (actions, None, *more)
+
+
+def name_outputs(policy: BundlePolicy) -> list[str]:
+    """Name the outputs of an exported file that are actions: ``actions``, or ``actions.arm.0`` for a part of them."""
+    return [f"actions.{part.name}" if part.path else "actions" for part in policy.actions.parts]
 
 
 @contextlib.contextmanager
 def _silence_exporters() -> Any:
     """Silence progress output and deprecation warnings of the exporters, which the user can do nothing about."""
     logging.getLogger("onnxscript").setLevel(logging.ERROR)
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    for name in ("torch.onnx", "torch.fx.experimental.symbolic_shapes"):
+        logging.getLogger(name).setLevel(logging.ERROR)
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         yield
 
 
-def _draw_observations(policy: BundlePolicy) -> np.ndarray:
+def _draw_observations(policy: BundlePolicy) -> Leaves:
     """Draw 1,000 observations: around the training's observation statistics if it kept any, else within the bounds."""
-    rng, space = np.random.default_rng(0), policy.observation_space
-    if policy.spaces["observation"]["type"] == "Discrete":
-        return np.asarray(space.start + rng.integers(space.n, size=NUM_CHECKED), dtype=np.int64)
-    spread = rng.standard_normal((NUM_CHECKED, *space.shape))
-    # Whole numbers are drawn from their range; the filter of an image of bytes only scales it.
-    if (filtered := policy.observation_filter) and np.issubdtype(space.dtype, np.floating):
-        mean, scale = filtered.mean.reshape(space.shape), filtered.scale.reshape(space.shape)
-        return np.asarray(mean + 1.5 * scale * spread, dtype=space.dtype)
+    rng = np.random.default_rng(0)
+    spaces = dict(list_leaves(policy.observation_space))
+    drawn = {}
+    for leaf in policy.layout.leaves:
+        if leaf.kind == MASK:
+            drawn[leaf.path or BESIDE] = _draw_flags(leaf.sizes or policy.actions.sizes, rng)
+        else:
+            drawn[leaf.path] = _draw_leaf(policy, leaf, spaces[leaf.path], rng)
+    return drawn
+
+
+def _draw_flags(sizes: Sequence[int], rng: np.random.Generator) -> np.ndarray:
+    """Draw masks in which each choice has a legal value."""
+    parts = [rng.random((NUM_CHECKED, size)) < 0.5 for size in sizes]
+    for part in parts:
+        part[np.arange(NUM_CHECKED), rng.integers(part.shape[1], size=NUM_CHECKED)] = True
+    return np.concatenate(parts, axis=1).astype(np.int8)
+
+
+def _draw_leaf(policy: BundlePolicy, leaf: Leaf, space: Any, rng: np.random.Generator) -> np.ndarray:
+    shape, dtype = (NUM_CHECKED, *leaf.shape), np.dtype(leaf.dtype)
+    if leaf.kind == ONE_HOT:
+        starts, sizes = (
+            np.reshape(each, leaf.shape) if leaf.sizes else np.array(flag)
+            for each, flag in ((leaf.starts, 0), (leaf.sizes, 2))
+        )
+        return np.asarray(starts + rng.integers(np.broadcast_to(sizes, shape)), dtype=dtype)
+    spread = rng.standard_normal(shape)
+    # Whole numbers are drawn from their range.
+    if (filtered := policy.observation_filter) and leaf.kind == VECTOR and np.issubdtype(dtype, np.floating):
+        columns = slice(leaf.begin, leaf.begin + leaf.size)
+        mean, scale = (each[columns].reshape(leaf.shape) for each in (filtered.mean, filtered.scale))
+        return np.asarray(mean + 1.5 * scale * spread, dtype=dtype)
+    if not hasattr(space, "low"):  # A choice whose number is taken as it is.
+        return np.asarray([space.sample() for _ in range(NUM_CHECKED)], dtype=dtype).reshape(shape)
     low, high = (np.asarray(bound, dtype=np.float64) for bound in (space.low, space.high))
     small = np.isfinite(low) & np.isfinite(high) & (high - low < 1e4)
-    even = np.where(small, low, 0) + rng.random(spread.shape) * np.where(small, high - low, 0)
-    return np.asarray(np.where(small, even, 2 * spread), dtype=space.dtype)
+    even = np.where(small, low, 0) + rng.random(shape) * np.where(small, high - low, 0)
+    return np.asarray(np.where(small, even, 2 * spread), dtype=dtype)
 
 
-def _measure_difference(expected: np.ndarray, exported: np.ndarray, format: str) -> float:
+def _measure_difference(expected: np.ndarray, exported: np.ndarray, format: str, is_rounded: bool) -> float:
     """Compare the exported policy's actions with the original's, and return the largest difference.
+
+    Args:
+        expected: A part of the original's actions.
+        exported: The same of the exported policy's.
+        format: The format, for the error.
+        is_rounded: Whether it is rounded to whole numbers, of which the next one may be the nearest by chance.
 
     Raises:
         PolicyError: It is too great.
     """
     same_form = expected.shape == exported.shape
     gap = float(np.abs(expected.astype(np.float64) - exported.astype(np.float64)).max()) if same_form else float("inf")
-    discrete = np.issubdtype(expected.dtype, np.integer)
+    discrete = expected.dtype.kind != "f"
     allowed = TOLERANCE if discrete else max(TOLERANCE, float(np.finfo(expected.dtype).eps))
-    if gap > 0 if discrete else not np.allclose(expected, exported, rtol=allowed, atol=allowed):
+    if is_rounded:
+        is_close = same_form and np.allclose(expected, exported, rtol=allowed, atol=1.0)
+    else:
+        is_close = gap == 0 if discrete else np.allclose(expected, exported, rtol=allowed, atol=allowed)
+    if not is_close:
         raise PolicyError(
             f": the exported policy's actions differ from the policy's own by up to {gap:.3g}",
             "equal actions" if discrete else f"a difference of at most {allowed:g}",

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from rltune.envs import actions, layout
+from rltune.policies.bundle_reader import GRAPH_FILE
 from rltune.policies.policy import MultiAgentPolicy, Policy, read_policy
 
 
@@ -34,14 +36,15 @@ def make_model_arguments(folder: str | Path, carried: Mapping[str, Any] | None =
     example, outputs = _make_example(policy)
     specs = [TensorSpec(values.dtype, (-1, *values.shape[1:]), name) for name, values in outputs.items()]
     way = ParamSpec("deterministic", "boolean", policy.deterministic)
+    packages = ("mlflow", "numpy", "torch", *(["onnxruntime"] if (folder / GRAPH_FILE).is_file() else []))
     return {
         "python_model": str(source / "served_model.py"),
         "artifacts": {"policy": str(folder)},
-        "code_paths": [str(source / "bundle_reader.py")],
+        "code_paths": [str(path) for path in (source / "bundle_reader.py", actions.__file__, layout.__file__)],
         "signature": ModelSignature(outputs=Schema(specs), params=ParamSchema([way])),
         "input_example": example,
         # A torch version such as "2.9+cpu" is not on PyPI under its local tag, so the tag is removed.
-        "pip_requirements": [f"{name}=={version(name).split('+')[0]}" for name in ("mlflow", "numpy", "torch")],
+        "pip_requirements": [f"{name}=={version(name).split('+')[0]}" for name in packages],
         "metadata": {"rltune": {"info": policy.info, "spaces": policy.spaces, **(carried or {})}},
     }
 
@@ -52,13 +55,24 @@ def _make_example(policy: Policy | MultiAgentPolicy) -> tuple[Any, Mapping[Any, 
         batches = {agent: _sample_batch(policy.policies[owner]) for agent, owner in policy.owners.items()}
         return batches, policy.act(batches)
     batch = _sample_batch(policy)
-    actions, memory = policy.predict(batch)
+    mask = np.ones((2, policy.layout.mask.shape[0]), np.int8) if policy.layout.mask else None
+    memory: Any = np.zeros((2, policy.memory_size), np.float32)
+    if policy.extractor and policy.graph is None:  # Only the code of its extractor could act, which is not run here.
+        samples = [policy.actions.unfold(policy.action_space.sample()) for _ in range(2)]
+        arrays = [np.stack(leaves) for leaves in zip(*samples, strict=True)]
+    else:
+        chosen, memory = policy.predict(batch, action_mask=mask)
+        arrays = policy.actions.unfold(chosen)
+    leaves = zip(policy.actions.parts, arrays, strict=True)
+    outputs: dict[Any, Any] = {f"actions.{part.name}" if part.path else None: leaf for part, leaf in leaves}
     if policy.memory_size:
-        return {"obs": batch, "state": memory}, {"actions": actions, "state": memory}
-    return batch, {None: actions}
+        outputs = {"actions" if name is None else name: leaf for name, leaf in outputs.items()}
+        inputs = {"obs": batch, "state": memory} | ({"action_mask": mask} if policy.needs_mask else {})
+        return inputs, {**outputs, "state": memory}
+    return {"obs": batch, "action_mask": mask} if policy.needs_mask else batch, outputs
 
 
-def _sample_batch(policy: Policy) -> np.ndarray:
+def _sample_batch(policy: Policy) -> Any:
     space = policy.observation_space
     space.seed(0)
-    return np.stack([space.sample() for _ in range(2)])
+    return policy.stack([space.sample() for _ in range(2)])

@@ -15,7 +15,10 @@ import numpy as np
 import torch
 
 from rltune.checkpoints.store import is_own_checkpoint
-from rltune.errors import PolicyError, choices
+from rltune.envs.actions import split_batch
+from rltune.envs.layout import make_space
+from rltune.envs.masks import AUTO, MaskReader, MaskSource
+from rltune.errors import PolicyError, RltuneError, choices, describe_exception
 from rltune.formatting import spell_command
 from rltune.ledger.sweep_ref import LATEST, SweepRef
 from rltune.policies import bundle_reader
@@ -26,6 +29,7 @@ from rltune.policies.uri import (
     locate_policy,
     locate_trusted_algorithm,
     read_environment,
+    require_own_code,
     require_own_environment,
 )
 
@@ -33,7 +37,32 @@ from rltune.policies.uri import (
 class Policy(bundle_reader.BundlePolicy):
     """A trained policy that can build its training environment, and whose errors say what is allowed and what to do."""
 
-    def prepare_inputs(self, obs: Any, state: Any) -> tuple[np.ndarray, np.ndarray, bool]:
+    def make_network(
+        self, extractor: torch.nn.Module | None = None
+    ) -> bundle_reader.Network | bundle_reader.GraphNetwork:
+        """Make the network of a policy with an extractor: by its class if its author is trusted, else as a graph.
+
+        Raises:
+            PolicyError: The class may not be imported, or cannot be, and there is no graph.
+        """
+        if self.graph is not None and not self.is_trusted():
+            return super().make_network()
+        from rltune.policies.extractors import ExtractorSpec, FeatureExtractor
+
+        spec = ExtractorSpec.from_dict(self.extractor)
+        require_own_code(spec.module, self, f"encoder {spec.target}")
+        try:
+            extractor = FeatureExtractor(spec, self.observation_space, self.layout)
+            return super().make_network(extractor)
+        except Exception as error:  # The class may be another one than in the training.
+            what = error.what if isinstance(error, RltuneError) else describe_exception(error)
+            raise PolicyError(
+                f"this policy's encoder {spec.target} cannot be made: {what}",
+                "the class as it was in the training, and its module on PYTHONPATH",
+                "without trust=true it acts by its ONNX graph" if self.graph else f"put {spec.module} on PYTHONPATH",
+            ) from error
+
+    def prepare_inputs(self, obs: Any, state: Any, action_mask: Any = None) -> tuple[np.ndarray, np.ndarray, bool]:
         """Encode observations and the hidden state as inputs of the network.
 
         Raises:
@@ -41,8 +70,14 @@ class Policy(bundle_reader.BundlePolicy):
                 memory is of another number of episodes, or of another policy.
         """
         try:
-            return super().prepare_inputs(obs, state)
+            return super().prepare_inputs(obs, state, action_mask)
         except ValueError as error:
+            if self.needs_mask and action_mask is None:
+                mask = MaskSource.parse((self.info.get("env") or {}).get("action_mask") or AUTO)
+                spelled = mask.spelled if mask and mask.spelled else "mask"
+                raise PolicyError(
+                    str(error), "an observation and its action_mask", f"policy.act(obs, action_mask={spelled})"
+                ) from None
             memory = " and one observation of each episode that it remembers" if self.memory_size else ""
             raise PolicyError(
                 str(error),
@@ -108,7 +143,7 @@ class MultiAgentPolicy:
     def _join_spaces(self, key: str) -> Any:
         from gymnasium.spaces import Dict
 
-        return Dict({agent: bundle_reader.build_space(space) for agent, space in self.spaces[key].items()})
+        return Dict({agent: make_space(space) for agent, space in self.spaces[key].items()})
 
     def act(
         self, obs: Mapping[str, Any], deterministic: bool | None = None, rng: np.random.Generator | int | None = None
@@ -131,6 +166,10 @@ class MultiAgentPolicy:
         if unknown is not None:
             raise PolicyError(f"there is no agent {unknown!r}", choices(str(unknown), self.owners), "see policy.owners")
         return {agent: self.policies[self.owners[agent]].act(rows, deterministic, rng) for agent, rows in obs.items()}
+
+    def stack(self, observations: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """Return observations of several environments as `predict` takes them."""
+        return observations
 
     def predict(
         self,
@@ -158,9 +197,10 @@ class MultiAgentPolicy:
                 groups.setdefault(self.owners[agent], []).append((i, agent))
         actions: list[dict[str, Any]] = [{} for _ in obs]
         for name, pairs in groups.items():
-            batch = np.stack([obs[i][agent] for i, agent in pairs])
+            batch = self.policies[name].stack([obs[i][agent] for i, agent in pairs])
             draws = [rng[i] for i, _ in pairs] if isinstance(rng, Sequence) else rng
-            for (i, agent), action in zip(pairs, self.policies[name].act(batch, deterministic, draws), strict=True):
+            chosen = self.policies[name].act(batch, deterministic, draws)
+            for (i, agent), action in zip(pairs, split_batch(chosen, len(pairs)), strict=True):
                 actions[i][agent] = action
         return actions, None
 
@@ -184,6 +224,19 @@ def _build_env(policy: Policy | MultiAgentPolicy, arguments: Mapping[str, Any]) 
         raise PolicyError("this policy does not name its environment", "info['env']", "give evaluate an env=")
     require_own_environment(spec, policy)
     return make_env(spec, **arguments)
+
+
+def make_mask_reader(policy: AnyPolicy, env: Any) -> MaskReader | None:
+    """Make what reads the masks of an environment for a policy that does not act without; None if it needs none.
+
+    Args:
+        policy: The policy.
+        env: An environment as `rltune.envs.build.make_env` builds it.
+    """
+    if not getattr(policy, "needs_mask", False):
+        return None
+    source = MaskSource.parse((policy.info.get("env") or {}).get("action_mask") or AUTO)
+    return source and MaskReader(env, source)
 
 
 AnyPolicy: TypeAlias = bundle_reader.BundlePolicy | MultiAgentPolicy | RLlibPolicy

@@ -94,6 +94,10 @@ class RLlibPolicy:
         self.observation_space = self._before.input_observation_space
         self.action_space = self._before.input_action_space
 
+    def stack(self, observations: Sequence[Any]) -> Sequence[Any]:
+        """Return observations of several environments as `predict` takes them."""
+        return observations
+
     def predict(
         self,
         obs: Any,
@@ -101,7 +105,7 @@ class RLlibPolicy:
         episode_start: Any = None,
         deterministic: bool | None = None,
         rng: Rng = None,
-    ) -> tuple[np.ndarray, Any]:
+    ) -> tuple[Any, Any]:
         """Choose the actions in several episodes at once, as `rltune.policies.policy.Policy.predict` does.
 
         Args:
@@ -132,7 +136,8 @@ class RLlibPolicy:
         memory = np.empty(len(obs), dtype=object)
         for i, episode in enumerate(episodes):
             memory[i] = (episode, actions[i], {name: values[i] for name, values in decided.items()})
-        return np.asarray(env_actions), memory
+        # Actions of choices and numbers are tuples.
+        return list(env_actions) if isinstance(env_actions[0], tuple) else np.asarray(env_actions), memory
 
     def _begin(self, obs: Any) -> Any:
         from ray.rllib.env.single_agent_episode import SingleAgentEpisode

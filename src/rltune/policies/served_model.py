@@ -19,6 +19,9 @@ import numpy as np
 from mlflow.exceptions import MlflowException
 from mlflow.pyfunc import PythonModel
 
+STATE = ("state", "episode_start", "action_mask")
+"""The keys beside the observations, for policies with memory, and for those that were trained with an action mask."""
+
 
 def _load_reader() -> ModuleType:
     """Import the bundle_reader.py that is packaged with this model, without registering it in ``sys.modules``.
@@ -51,6 +54,8 @@ def _describe_space(space: dict[str, Any]) -> str:
     """Describe the allowed observations for an error message."""
     if space["type"] == "Discrete":
         return f"whole numbers from {space['start']} to {space['start'] + space['n'] - 1}"
+    if space["type"] != "Box":
+        return f"observations of a {space['type']}, with one more axis in front of each part"
     return f"finite numbers of shape {tuple(space['shape'])}, or (n, ...), from {space['low']} to {space['high']}"
 
 
@@ -58,6 +63,7 @@ def act(policy: Any, model_input: Any, deterministic: bool | None = None, agent:
     """Choose actions for observations, or for a dict with the key ``obs``; a recurrent policy adds its state.
 
     Args:
+        policy: The policy of one agent.
         model_input: As for `PolicyModel.predict`.
         deterministic: Whether to choose the best action or to sample; None: as the policy acts.
         agent: The agent's name for the error, if there are several.
@@ -67,17 +73,42 @@ def act(policy: Any, model_input: Any, deterministic: bool | None = None, agent:
     """
     space = policy.spaces["observation"]
     with _refuse_by_mlflow(f"{agent and f'for {agent} '}{_describe_space(space)}"):
-        inputs = model_input if isinstance(model_input, dict) else {"obs": model_input}
-        obs = np.asarray(inputs["obs"])  # The input may be a pandas data frame.
-        shape = tuple(space.get("shape", ()))
-        if obs.shape == shape:
-            obs = obs[None]
-        if obs.ndim == 2 and obs.shape[1] == np.prod(shape, dtype=int):
-            # A data frame has only flat rows, so each row is reshaped to the observation space.
-            obs = obs.reshape(-1, *shape)
+        inputs = model_input if _has_key(space, model_input) else {"obs": model_input}
+        obs = _read_observations(policy, inputs["obs"])
         policy.check_range(obs)
-        actions, state = policy.predict(obs, inputs.get("state"), inputs.get("episode_start"), deterministic)
-        return {"actions": actions, "state": state} if policy.memory_size else np.asarray(actions)
+        actions, state = policy.predict(
+            obs, inputs.get("state"), inputs.get("episode_start"), deterministic, None, _read_mask(inputs)
+        )
+        if policy.memory_size:
+            return {"actions": actions, "state": state}
+        return actions if policy.actions.is_nested else np.asarray(actions)
+
+
+def _read_mask(inputs: Mapping[str, Any]) -> Any:
+    """Return the masks of a batch; one mask is a batch of one."""
+    return None if inputs.get("action_mask") is None else np.atleast_2d(np.asarray(inputs["action_mask"]))
+
+
+def _has_key(space: dict[str, Any], model_input: Any) -> bool:
+    """Return whether a dict has the observations under the key ``obs``, and is none itself."""
+    is_dict = isinstance(model_input, dict)
+    return is_dict and (space["type"] not in ("Dict", "Tuple") or set(model_input) <= {"obs", *STATE})
+
+
+def _read_observations(policy: Any, given: Any) -> Any:
+    """Return a batch of observations, of those that came in as arrays, lists, a data frame or leaves by name."""
+    leaf = policy.layout.leaves[0]
+    if leaf.path:
+        named = policy.layout.read_named(given) if isinstance(given, Mapping) else None
+        obs = given if named is None else named
+        return policy.stack([obs]) if policy.layout.is_single(obs) else obs
+    obs = np.asarray(given)
+    if obs.shape == leaf.shape:
+        obs = obs[None]
+    if obs.ndim == 2 and obs.shape[1] == np.prod(leaf.shape, dtype=int):
+        # A data frame has only flat rows, so each row is reshaped to the observation space.
+        obs = obs.reshape(-1, *leaf.shape)
+    return obs
 
 
 def act_together(
@@ -125,10 +156,12 @@ class PolicyModel(PythonModel):
         """Choose actions for a batch of observations, in the policy's own way of acting.
 
         Args:
-            model_input: Observations (n, ...) as an array or nested lists, the same under the key ``obs``,
+            model_input: Observations (n, ...) as an array or nested lists, a Dict or Tuple as the environment has it or
+                as a dict of its parts by name, such as ``robot.camera``; the same under the key ``obs``,
                 or a data frame with one row an observation and one column a feature. One observation is a
                 batch of one. For a recurrent policy also ``state`` (n, memory_size), as the last call returned it,
-                and ``episode_start`` (n): where it is true, or without a state, an episode begins.
+                and ``episode_start`` (n): where it is true, or without a state, an episode begins. For a policy
+                trained with an action mask beside the observations also ``action_mask`` (n, flags).
                 Of several agents, a dict of observations by agent, any of them.
             params: ``deterministic`` for the other way of acting.
 

@@ -36,6 +36,10 @@ FORMS = (
 )
 MLFLOW = ("models", "runs")  # For these URI schemes, the policy's files are in MLflow.
 TRUST = "add trust=true to the command if you trust its author"
+TRUST_AUTHOR = f"{TRUST}; rltune.load_policy(uri, trust=True)"
+HARMLESS = (
+    "modules of Gymnasium and of rltune's extras, those that are imported already, and policies of sweeps that you ran"
+)
 
 
 @dataclass(frozen=True)
@@ -143,10 +147,25 @@ def require_own_environment(spec: Mapping[str, Any], policy: Any) -> None:
         return
     would = f"import '{modules[0]}'" if modules else "read environment variables"
     raise PolicyError(
-        f"this policy's environment {typed.id} would {would}, which its author has chosen",
-        "modules of Gymnasium and of rltune's extras, those that are imported already, and policies of sweeps that "
-        "you ran",
-        f"{TRUST}; rltune.load_policy(uri, trust=True)",
+        f"this policy's environment {typed.id} would {would}, which its author has chosen", HARMLESS, TRUST_AUTHOR
+    )
+
+
+def require_own_code(module: str, policy: Any, what: str) -> None:
+    """Refuse to import a module that a policy's author has chosen.
+
+    Args:
+        module: The module.
+        policy: As for `require_own_environment`.
+        what: What of the policy would import it, such as ``encoder my_nets:Attention``.
+
+    Raises:
+        PolicyError: The module is not harmless, and the author is not trusted.
+    """
+    if _is_harmless(module) or policy.is_trusted():
+        return
+    raise PolicyError(
+        f"this policy's {what} would import '{module}', which its author has chosen", HARMLESS, TRUST_AUTHOR
     )
 
 

@@ -31,7 +31,7 @@ from rltune.envs.step_count import read_reward
 from rltune.errors import PolicyError, describe_exception
 from rltune.policies.bundle_reader import BundlePolicy
 from rltune.policies.evaluation import environment_of, find_step_limit, make_generator, seed_globally
-from rltune.policies.policy import AnyPolicy, require_single_agent
+from rltune.policies.policy import AnyPolicy, make_mask_reader, require_single_agent
 from rltune.policies.result import Evaluation
 from rltune.policies.rllib_policy import RLlibPolicy
 
@@ -143,6 +143,7 @@ def _film_episode(
     draft = path.with_name(f".{path.name}")
     with seed_globally(seed), call_guest(f"reset, step or render of the episode of seed {seed}"):
         limit = find_step_limit(stage, step_limit)
+        reader = make_mask_reader(policy, stage)
         fps = stage.metadata.get("render_fps") or FPS
         is_whole = False
         while not is_whole:
@@ -151,12 +152,13 @@ def _film_episode(
                 draft, "FFMPEG", fps=fps, pixelformat="yuv420p", macro_block_size=1, output_params=PAD
             )
             with writer as mp4:
-                obs, _ = stage.reset(seed=seed)
+                obs, info = stage.reset(seed=seed)
                 begins = np.array([True])
                 mp4.append_data(_draw_frame(stage))
                 while not over:
-                    action, state = policy.predict(obs, state, begins, deterministic, rng)
-                    obs, reward, terminated, truncated, info = stage.step(to_python(stage.action_space, action[()]))
+                    mask = reader and reader.read(obs, info)
+                    action, state = policy.predict(obs, state, begins, deterministic, rng, mask)
+                    obs, reward, terminated, truncated, info = stage.step(to_python(stage.action_space, action))
                     over = terminated or truncated or length + 1 >= limit
                     if truncated and was_cut(info):  # The copy has failed and was made again (env.restarts).
                         break

@@ -18,15 +18,17 @@ from ray.rllib.core import COMPONENT_ENV_TO_MODULE_CONNECTOR
 
 from rltune.algorithms.arguments import count_learners
 from rltune.algorithms.build import DEFAULT_MODULE, Build, build_config
-from rltune.algorithms.connectors import make_mean_std_connector
+from rltune.algorithms.connectors import NormaliseObservations, VectorFilter
 from rltune.algorithms.episodes import read_episodes
+from rltune.algorithms.far_values import SEEN, describe_far_value
 from rltune.compat.rllib_internals import list_connectors, list_remote_runners
 from rltune.config.capabilities import capabilities_of
 from rltune.engine import build_algorithm
 from rltune.engine.algorithm import FastAlgorithm
 from rltune.engine.kernels.compiler import set_num_threads
-from rltune.engine.sampling.observation_filter import CLIP, wants_normalisation
+from rltune.engine.sampling.observation_filter import wants_normalisation
 from rltune.envs.episode import EpisodeRecord
+from rltune.envs.observations import find_layout
 from rltune.envs.rewards import read_reward_moments, write_reward_moments
 from rltune.envs.step_count import count_steps_of
 from rltune.errors import NonFiniteError
@@ -77,6 +79,7 @@ class AlgorithmRunner:
         self._normalises_rewards = bool(build.env.rewards.get("normalise")) and not self.config.is_offline
         self._env, self._facts, self._evaluated = build.env, build.facts, 0
         self._num_cut, self._restarts, self._fault = 0, 0, ""
+        self._far_value = ""
         self._copies = build.copies
         self._stage = Copies()  # An offline algorithm plays its episodes here, after each iteration.
         self._steps_trained: float | None = None
@@ -111,6 +114,8 @@ class AlgorithmRunner:
             # RLlib also counts episodes that a failure has cut.
             num_ended = progress.episodes - self._num_cut
             progress = replace(progress, episodes=num_ended, env_restarts=self._restarts, fault=self._fault)
+        self._far_value = self._far_value or self._find_far_value()
+        progress = replace(progress, far_value=self._far_value)
         self._recent.add(progress.env_steps, episodes)
         # Before the first recent episode, RLlib's count is replaced: it may be ahead of the records.
         known = self._recent.summarize() or {"episodes": 0}
@@ -168,7 +173,7 @@ class AlgorithmRunner:
 
     def _write_policy(self, folder: Path, info: Mapping[str, Any]) -> None:
         makers = list_connectors(self.config)
-        if own := [name for name, make in makers.items() if make is not make_mean_std_connector]:
+        if own := [name for name, make in makers.items() if not isinstance(make, NormaliseObservations)]:
             raise ValueError(f"a bundle cannot express your own {own[0]}")
         # Policies speak the environment's language, and not that of the network.
         spaces = self._facts.find_policy_spaces()
@@ -186,6 +191,7 @@ class AlgorithmRunner:
             observation_stats=self._observation_stats(),
             observation_space=observation_space,
             action_space=action_space,
+            layout=find_layout(observation_space, self._env),
             actions=self._actions(),
         )
 
@@ -193,9 +199,9 @@ class AlgorithmRunner:
         (answer,) = self.algorithm.learner_group.foreach_learner(lambda learner: learner.module)
         return answer.get()[DEFAULT_MODULE]
 
-    def _actions(self) -> Literal["normalize", "clip", "raw"]:
-        """Return how RLlib scales the network's actions to the action space, as its config says."""
-        return "normalize" if self.config.normalize_actions else "clip" if self.config.clip_actions else "raw"
+    def _actions(self) -> Literal["normalize", "clip"]:
+        """Return how RLlib brings the network's numbers into the action space, as its config says."""
+        return "normalize" if self.config.normalize_actions else "clip"
 
     def _observation_stats(self) -> dict[str, Any] | None:
         """Return the statistics of the observation normalisation; None without normalisation."""
@@ -203,9 +209,23 @@ class AlgorithmRunner:
             return None
         stats = getattr(self.algorithm, "observation_stats", None)
         if stats:
-            return {**stats(), "clip": CLIP}
+            return {**stats(), "clip": SEEN}
         parts = dict(self.algorithm.env_runner.get_checkpointable_components())
         return read_filter_stats(parts[COMPONENT_ENV_TO_MODULE_CONNECTOR])
+
+    def _find_far_value(self) -> str:
+        """Return a note on the first far value in normalised observations; empty without one."""
+        if not wants_normalisation(self.config):
+            return ""
+        runner = self.algorithm.env_runner
+        normaliser = getattr(runner, "normaliser", None)
+        if normaliser is None:  # Stock RLlib's pipeline has it.
+            pipeline = dict(runner.get_checkpointable_components())[COMPONENT_ENV_TO_MODULE_CONNECTOR]
+            normaliser = next(piece for piece in pipeline.connectors if isinstance(piece, VectorFilter))
+        space = self._facts.observation_space
+        return (
+            "" if normaliser.far is None else describe_far_value(normaliser.far, space, find_layout(space, self._env))
+        )
 
     def restore(self, folder: Path) -> None:
         """Restore the state that `save` wrote."""
@@ -217,6 +237,7 @@ class AlgorithmRunner:
         """Save what RLlib's checkpoint lacks: recent episodes, last statistics, and the reward normalisation."""
         kept: dict[str, Any] = {"recent": self._recent.state(), "evaluated": self._evaluated}
         kept |= {"failures": [self._num_cut, self._restarts, self._fault]}
+        kept |= {"far_value": self._far_value}
         kept |= {"steps_trained": self._steps_trained, "learner": dict(self._learner)}
         if self._normalises_rewards:
             kept["reward_moments"] = read_reward_moments(self.algorithm.env_runner.env)
@@ -227,6 +248,7 @@ class AlgorithmRunner:
         kept = json.loads((folder / EPISODES_FILE).read_text())
         self._recent.load(kept["recent"])
         self._num_cut, self._restarts, self._fault = kept.get("failures", (0, 0, ""))
+        self._far_value = kept.get("far_value", "")
         self._evaluated = kept["evaluated"]
         # After a restore, the replay memory is filled before the first update. Until then, these statistics are
         # reported.

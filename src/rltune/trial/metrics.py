@@ -84,6 +84,7 @@ class Progress:
         episode_length_max: Longest of the last episodes: at an environment's time limit the curve is flat.
         env_restarts: How many times a copy of the environment was made again after a failure.
         fault: The first of these failures in one line.
+        far_value: A note on the first far value in observations that are normalised.
     """
 
     env_steps: int = _number(min, "num_env_steps_sampled_lifetime")
@@ -97,6 +98,7 @@ class Progress:
     score: float = _number(statistics.fmean)
     env_restarts: int = _number(sum, RESTARTS)
     fault: str = ""
+    far_value: str = ""
 
     def __post_init__(self) -> None:
         """Use the mean return as score if no other score is given."""

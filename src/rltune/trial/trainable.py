@@ -297,7 +297,8 @@ class Trial(tune.Trainable):
                 return STOP_REQUESTED
             left = self._checkpoints.due_at - self._count_steps_of_each_seed()
             STEPS.pause_at = STEPS.steps + left * len(self.task.seeds)
-            began, before, restarts = time.perf_counter(), progress[index].env_steps, progress[index].env_restarts
+            began, earlier = time.perf_counter(), progress[index]
+            before = earlier.env_steps
             try:
                 progress[index] = runner.train()
                 progress[index].require_finite_returns()
@@ -305,7 +306,9 @@ class Trial(tune.Trainable):
                 self._state.train_s += time.perf_counter() - began
                 STEPS.pause_at = math.inf
             self._mark_iteration()
-            if progress[index].env_restarts and not restarts:
+            if progress[index].far_value and not earlier.far_value:
+                self._checkpoints.notes.append(progress[index].far_value)
+            if progress[index].env_restarts and not earlier.env_restarts:
                 note = f"has made a failed copy of its environment again ({progress[index].fault})"
                 self._checkpoints.notes.append(f"{note}; env_restarts in its numbers counts such repairs")
             if progress[index].env_steps > before:

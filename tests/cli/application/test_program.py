@@ -107,7 +107,7 @@ def test_modules_of_the_working_folder_are_found_last(monkeypatch, capsys, own_f
     assert importlib.import_module("colorsys").__file__ != str(own_folder / "colorsys.py")
 
 
-@pytest.mark.parametrize("name", ["list", "show", "export", "logs", "compare"])
+@pytest.mark.parametrize("name", ["list", "show", "report", "logs", "compare"])
 def test_commands_without_code_of_the_users_search_it_not(name, monkeypatch, capsys, own_folder):
     run_in(monkeypatch, name, "--help")
     assert not {"", ".", str(own_folder)} & set(sys.path)

@@ -9,10 +9,22 @@ import pytest
 import torch
 
 from rltune.engine.kernels.dqn import choose_actions, explore, find_best
-from rltune.engine.networks.q_network import CompiledValues
+from rltune.engine.networks.q_network import CompiledValues, make_action_values
 from rltune.engine.off_policy.dqn import DQNUpdate
-from tests.engine.dqn_learner import LAYOUT, make_config, make_learner, our_rows, random_columns
+from tests.engine.dqn_learner import (
+    ACTIONS,
+    INPUTS,
+    LAYOUT,
+    MASKED_LAYOUT,
+    ROWS,
+    add_flags,
+    make_config,
+    make_learner,
+    our_rows,
+    random_columns,
+)
 from tests.engine.finite import is_finite
+from tests.engine.masked import draw_flags
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "double, dueling, huber": ({}, {}),
@@ -21,19 +33,19 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-def make_update(case: str) -> tuple[DQNUpdate, Any]:
+def make_update(case: str, masked: bool = False) -> tuple[DQNUpdate, Any]:
     model, settings = CASES[case]
-    config = make_config(model, grad_clip=None, **settings)
+    config = make_config(model, masked, grad_clip=None, **settings)
     learner = make_learner(config)
-    return DQNUpdate(learner, config, LAYOUT), learner.module["default_policy"]
+    return DQNUpdate(learner, config, MASKED_LAYOUT if masked else LAYOUT), learner.module["default_policy"]
 
 
-def differentiate(case: str, columns: dict[str, Any], dtype: torch.dtype) -> dict[str, np.ndarray]:
+def differentiate(case: str, columns: dict[str, Any], dtype: torch.dtype, masked: bool) -> dict[str, np.ndarray]:
     """Return the gradient of each parameter by autograd, computed in a precision."""
-    update, module = make_update(case)
+    update, module = make_update(case, masked)
     module.to(dtype)
     rows, importance = (torch.from_numpy(x).to(dtype) for x in (our_rows(columns, 1), columns["weights"]))
-    obs, after, action, rewards, discounts = LAYOUT.views(rows)
+    obs, after, action, rewards, discounts = update.layout.views(rows)
     with torch.no_grad():
         values = module.forward_target({"obs": after})["qf_preds"]
         judge = module.compute_q_values({"obs": after})["qf_preds"] if update._loss.double else values
@@ -45,11 +57,13 @@ def differentiate(case: str, columns: dict[str, Any], dtype: torch.dtype) -> dic
 
 
 @pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("case", CASES)
-def test_the_gradient_is_as_exact_as_torchs(case: str, seed: int) -> None:
+def test_the_gradient_is_as_exact_as_torchs(case: str, masked: bool, seed: int) -> None:
     columns = random_columns(1, seed)
-    exact, single = (differentiate(case, columns, dtype) for dtype in (torch.float64, torch.float32))
-    update, module = make_update(case)
+    columns = add_flags(columns, seed) if masked else columns
+    exact, single = (differentiate(case, columns, dtype, masked) for dtype in (torch.float64, torch.float32))
+    update, module = make_update(case, masked)
     assert type(update.online) is CompiledValues
     params = {name: p for name, p in module.named_parameters() if id(p) in update.flat.grad_of}
     update.step(our_rows(columns, 1), columns["weights"])
@@ -115,5 +129,49 @@ def test_actions_are_valid_ones_whatever_the_weights() -> None:
     obs, draws = np.array([[1.0, np.inf], [np.nan, 0.0]], np.float32), np.ones(2)
     assert set(choose_actions(obs, table, data, draws, 0.0)) <= {0, 1, 2}
     actions = np.zeros(3, np.int64)
-    explore(actions, np.array([0.0, np.nextafter(0.3, 0.0), np.nan]), 0.3, 7)
+    explore(actions, np.array([0.0, np.nextafter(0.3, 0.0), np.nan]), 0.3, 7, np.empty((3, 0), np.float32))
     assert actions.tolist() == [0, 6, 0]
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_mask_of_ones_updates_bit_for_bit_as_none(compiled: bool) -> None:
+    columns, weights = random_columns(1, 3), []
+    for masked in (False, True):
+        update, module = make_update("double, dueling, huber", masked)
+        if not compiled:
+            update.online, update.target = (make_action_values(module, target=t, compiled=False) for t in (False, True))
+        with torch.no_grad():
+            update.step(our_rows(add_flags(columns, 0, ones=True) if masked else columns, 1), columns["weights"])
+        weights.append(update.flat.data.clone())
+    assert torch.equal(*weights)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
+def test_only_legal_actions_are_chosen(epsilon: float, compiled: bool) -> None:
+    _, module = make_update("double, dueling, huber", masked=True)
+    network = make_action_values(module, compiled=compiled)
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        flags = draw_flags(rng, ROWS, ACTIONS)
+        obs = np.hstack([rng.normal(0, 5, (ROWS, INPUTS)), flags]).astype(np.float32)
+        with torch.no_grad():
+            actions = network.choose(obs, rng.random(ROWS), epsilon)
+        assert flags[np.arange(ROWS), actions].all()
+
+
+def test_explored_actions_are_uniform_over_the_legal_ones() -> None:
+    flags = np.tile(np.array([0, 1, 0, 1, 1, 0], np.float32), (3000, 1))
+    actions = np.zeros(3000, np.int64)
+    explore(actions, np.random.default_rng(0).random(3000) * 0.2, 0.2, 6, flags)
+    counts = np.bincount(actions, minlength=6)
+    assert counts[[0, 2, 5]].sum() == 0
+    assert (np.abs(counts[[1, 3, 4]] - 1000) < 100).all()
+
+
+def test_with_all_actions_legal_exploration_is_as_without_flags() -> None:
+    draws = np.random.default_rng(0).random(500)
+    chosen = [np.zeros(500, np.int64) for _ in range(2)]
+    explore(chosen[0], draws, 0.7, 9, np.empty((500, 0), np.float32))
+    explore(chosen[1], draws, 0.7, 9, np.ones((500, 9), np.float32))
+    assert (chosen[0] == chosen[1]).all()

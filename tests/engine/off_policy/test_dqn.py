@@ -11,7 +11,16 @@ from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 
 from rltune.engine import build_algorithm
 from rltune.engine.off_policy.dqn import DQNUpdate
-from tests.engine.dqn_learner import LAYOUT, ROWS, make_config, make_learner, our_rows, random_columns
+from tests.engine.dqn_learner import (
+    LAYOUT,
+    MASKED_LAYOUT,
+    ROWS,
+    add_flags,
+    make_config,
+    make_learner,
+    our_rows,
+    random_columns,
+)
 from tests.engine.engine_toy import CueEnv, dqn_config
 from tests.engine.rllib_learners import follow
 
@@ -26,6 +35,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "schedule": ({}, {"lr": [[0, 1e-2], [100, 1e-3]]}),
     "soft targets": ({}, {"tau": 0.1}),
     "layer norm (autograd)": ({"fcnet_use_layernorm": True}, {}),
+    "legal actions": ({}, {"masked": True}),
+    "legal actions, 3 steps": ({}, {"masked": True, "double_q": False, "n_step": 3}),
 }
 
 
@@ -39,10 +50,12 @@ def test_weights_targets_and_statistics_equal_rllibs_learner(case: str) -> None:
     config = make_config(model, target_network_update_freq=20, **training)
     n_step = training.get("n_step", 1)
     theirs, ours = make_learner(config), make_learner(config)
-    update = DQNUpdate(ours, config, LAYOUT)
+    masked = "masked" in training
+    update = DQNUpdate(ours, config, MASKED_LAYOUT if masked else LAYOUT)
     updated_at, within, below = 0, [], []
     for index in range(BATCHES):
         clock, columns = 10 * index, random_columns(n_step, index)  # targets are updated at every second batch
+        columns = add_flags(columns, index) if masked else columns
         expected = theirs.update(
             batch=MultiAgentBatch(
                 {"default_policy": SampleBatch({k: torch.from_numpy(v) for k, v in columns.items()})}, env_steps=ROWS

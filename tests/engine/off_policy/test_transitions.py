@@ -32,7 +32,7 @@ def test_every_step_begins_a_window_in_its_episode(n_step: int, truncate: bool, 
         normaliser=None,
         seeds=None,
     )
-    rows, taken, ended = stepper.collect(episodes * length * envs, 0)
+    (rows, *_), taken, ended = stepper.collect(episodes * length * envs, 0)
     assert taken == episodes * length * envs
     total = sum(range(length + 1))
     assert ended == [EpisodeRecord(total, length, total)] * (episodes * envs)
@@ -80,7 +80,7 @@ def test_a_failure_leaves_the_transitions_of_a_truncation(n_step: int, at: int) 
         stepper = Stepper(
             vector, actions, lambda obs, clock: np.zeros(len(obs), np.int64), packer, normaliser=None, seeds=None
         )
-        rows, taken, ended = stepper.collect(at + 1, 0)
+        (rows, *_), taken, ended = stepper.collect(at + 1, 0)
         assert taken == at + 1
         return rows[:at].tolist(), ended[0]
 

@@ -11,6 +11,7 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 
 from rltune.engine.on_policy.ppo import PPOUpdate
+from rltune.engine.sampling.action_distributions import count_parts
 from tests.engine.drawn_batches import (
     ALWAYS_CROSSED,
     DRAWS,
@@ -23,7 +24,7 @@ from tests.engine.drawn_batches import (
     one_of,
 )
 from tests.engine.engine_toy import ppo_config
-from tests.engine.ppo_learner import ROWS, SPACES, make_config, random_batch, rllib_learner, train_batch
+from tests.engine.ppo_learner import ROWS, SPACES, add_flags, make_config, random_batch, rllib_learner, train_batch
 from tests.engine.whole_iterations import compare_iterations
 
 
@@ -31,10 +32,12 @@ def parameters(learner: Any) -> list[tuple[str, torch.nn.Parameter]]:
     return list(learner.module["default_policy"].named_parameters())
 
 
-def train_both(config: PPOConfig, space: str) -> tuple[Any, Any, dict[str, Any], dict[str, float]]:
+def train_both(
+    config: PPOConfig, space: str, masked: bool = False
+) -> tuple[Any, Any, dict[str, Any], dict[str, float]]:
     theirs, ours = rllib_learner(config), rllib_learner(config)
     ours.module.set_state(theirs.module.get_state())
-    columns = random_batch(space)
+    columns = add_flags(space, random_batch(space)) if masked else random_batch(space)
     rllib_stats = theirs.update(
         batch=MultiAgentBatch({"default_policy": SampleBatch(columns)}, env_steps=ROWS),
         timesteps={"num_env_steps_sampled_lifetime": 500},
@@ -64,6 +67,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"vf_loss_coeff": 0.3},
     ),
     "layer norm (autograd)": ({"fcnet_use_layernorm": True}, {"grad_clip": 0.5}),
+    "legal actions": ({}, {"masked": True, "entropy_coeff": 0.01}),
 }
 
 
@@ -72,7 +76,10 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_weights_and_statistics_equal_rllibs_learner(case: str, space: str) -> None:
     model, training = CASES[case]
-    theirs, ours, rllib_stats, our_stats = train_both(make_config(space, model, **training), space)
+    if (masked := "masked" in training) and not count_parts(SPACES[space])[0]:
+        return
+    config = make_config(space, model, **training)
+    theirs, ours, rllib_stats, our_stats = train_both(config, space, masked)
     for (name, expected), (_, weight) in zip(parameters(theirs), parameters(ours), strict=True):
         torch.testing.assert_close(weight, expected, atol=1e-5, rtol=0, msg=lambda m, n=name: f"{n}: {m}")
     for name, value in our_stats.items():

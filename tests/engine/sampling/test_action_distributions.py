@@ -48,5 +48,5 @@ def test_squashed_actions_are_spread_as_rllibs_distribution_says(log_std: float)
 
 
 def test_spaces_that_arrays_do_not_serve_are_named() -> None:
-    with pytest.raises(UnsupportedError, match="start at 1"):
+    with pytest.raises(UnsupportedError, match="start=1"):
         make_actions(gym.spaces.Discrete(3, start=1), 1, RNG, ppo_config())

@@ -41,7 +41,7 @@ class RefusedEnv(CountEnv):
 
     def __init__(self) -> None:
         super().__init__()
-        self.action_space = gym.spaces.MultiDiscrete([2, 2])  # type: ignore[assignment]
+        self.action_space = gym.spaces.MultiBinary(2)  # type: ignore[assignment]
 
     def close(self) -> None:
         RefusedEnv.closed += 1
@@ -50,7 +50,7 @@ class RefusedEnv(CountEnv):
 def test_environments_with_refused_spaces_are_closed() -> None:
     register_env("refused", lambda config: RefusedEnv())
     RefusedEnv.closed = 0
-    with pytest.raises(UnsupportedError, match="MultiDiscrete"):
+    with pytest.raises(UnsupportedError, match="MultiBinary"):
         make_runner(ppo_config("refused", envs=2))
     assert RefusedEnv.closed == 2
 

@@ -19,7 +19,7 @@ from rltune.algorithms.rllib_env import register_for_rllib
 from rltune.engine.sampling.vector_envs import SyncEnvs, VectorEnvs, make_envs
 from rltune.envs.facts import EnvFacts
 from rltune.envs.guest import ARGUMENTS
-from rltune.envs.spaces import FlatObservation
+from rltune.envs.observations import RowObservation, make_layout
 from rltune.envs.spec import EnvSpec
 from rltune.envs.validation import check_env
 from rltune.errors import Cause, GuestError, RewardError
@@ -223,7 +223,7 @@ class Places(gym.Env[Any, Any]):
 @pytest.mark.parametrize(("space", "right", "wrong"), OBSERVATIONS)
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_an_observation_outside_its_space_is_named(mode: str, space: Any, right: Any, wrong: Any) -> None:
-    register_env("places", lambda config: FlatObservation(Places(space, right, wrong)))
+    register_env("places", lambda config: RowObservation(Places(space, right, wrong), make_layout(space)))
     envs = make_envs(ppo_config("places", envs=2).env_runners(gym_env_vectorize_mode=mode))
     with pytest.raises(GuestError) as caught:
         make_collector(envs).collect(40)

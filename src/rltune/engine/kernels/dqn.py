@@ -12,7 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltune.engine.kernels.compiler import kernel
-from rltune.engine.kernels.perceptron import backward, count_outputs, find_width, forward
+from rltune.engine.kernels.perceptron import (
+    INPUTS,
+    backward,
+    count_outputs,
+    cut_flags,
+    find_width,
+    forward,
+    mask_outputs,
+)
 from rltune.engine.kernels.steps import make_blank, step
 
 Array = NDArray[Any]
@@ -55,22 +63,44 @@ def find_best(values):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def explore(actions, draws, epsilon, count):  # type: ignore[no-untyped-def]
-    """Replace actions [rows] by random actions below ``count`` where uniform ``draws`` [rows] are below ``epsilon``."""
+def explore(actions, draws, epsilon, count, flags):  # type: ignore[no-untyped-def]
+    """Replace actions [rows] by random ones where uniform ``draws`` [rows] are below ``epsilon``.
+
+    Args:
+        actions: Overwritten.
+        draws: Between 0 and 1.
+        epsilon: The share of random actions.
+        count: The number of actions.
+        flags: Which of them are legal [rows, count]; of no columns if all are.
+    """
     for i in range(actions.size):
         if draws[i] < epsilon:  # Given that a draw is below epsilon, it is uniform between 0 and epsilon.
-            actions[i] = min(int(draws[i] / epsilon * count), count - 1)
+            legal = count
+            if flags.shape[1]:
+                legal = 0
+                for j in range(count):
+                    legal += flags[i, j] != 0
+            place = min(int(draws[i] / epsilon * legal), legal - 1)
+            action = place
+            if legal < count:
+                action = -1
+                while place >= 0:
+                    action += 1
+                    place -= flags[i, action] != 0
+            actions[i] = action
 
 
 @kernel
-def choose_actions(x, layers, data, draws, epsilon):  # type: ignore[no-untyped-def]
-    """Return greedy actions [rows] by the layers from observations [rows, inputs] to advantages, and `explore`."""
-    rows = x.shape[0]
-    values = forward(x, layers, data, np.empty(rows * count_outputs(layers), np.float32))
-    actions = np.empty(rows, np.int64)
-    for i in range(rows):
+def choose_actions(rows, layers, data, draws, epsilon):  # type: ignore[no-untyped-def]
+    """Return greedy actions [rows] by the layers from observations [rows, columns] to advantages, and `explore`."""
+    count, width = rows.shape[0], layers[0, INPUTS]
+    x = cut_flags(rows, layers)
+    values = forward(x, layers, data, np.empty(count * count_outputs(layers), np.float32))
+    mask_outputs(values, rows, width)
+    actions = np.empty(count, np.int64)
+    for i in range(count):
         actions[i] = find_best(values[i])
-    explore(actions, draws, epsilon, values.shape[1])
+    explore(actions, draws, epsilon, values.shape[1], rows[:, width:])
     return actions
 
 
@@ -108,23 +138,28 @@ def update(p, network, target, batch, weights, loss, lr):  # type: ignore[no-unt
     """
     f, encoder, advantage, value = np.float32, network.encoder, network.advantage, network.value
     rows, width, one = batch.shape[0], (batch.shape[1] - 3) // 2, np.float32(1.0)
+    # An observation ends with the flags of its legal actions, if it has any, which the network does not see.
+    inputs = encoder[0, INPUTS] if encoder.shape[0] else advantage[0, INPUTS]
+    after = batch[:, width : 2 * width]
     encoder_outputs = np.empty(rows * count_outputs(encoder), f)
     advantage_outputs = np.empty(rows * count_outputs(advantage), f)
     value_outputs = np.empty(rows * count_outputs(value), f)
     room = rows * max(find_width(encoder), find_width(advantage), find_width(value))
     delta, spare, third = np.empty(room, f), np.empty(room, f), np.empty(room, f)
     chosen, selected, errors = np.empty(rows, np.int64), np.empty(rows, f), np.empty(rows, f)
-    x = np.empty((rows, width), f)
-    x[:] = batch[:, width : 2 * width]
+    x = np.empty((rows, inputs), f)
+    x[:] = after[:, :inputs]
     if loss.double:
         _, values = _compute_values(x, network, p.data, encoder_outputs, advantage_outputs, value_outputs)
+        mask_outputs(values, after, inputs)
         for i in range(rows):
             chosen[i] = find_best(values[i])
     _, values = _compute_values(x, network, target, encoder_outputs, advantage_outputs, value_outputs)
+    mask_outputs(values, after, inputs)
     for i in range(rows):
         best = chosen[i] if loss.double else find_best(values[i])
         errors[i] = -(batch[i, 2 * width + 1] + batch[i, 2 * width + 2] * values[i, best])
-    x[:] = batch[:, :width]
+    x[:] = batch[:, :inputs]
     hidden, values = _compute_values(x, network, p.data, encoder_outputs, advantage_outputs, value_outputs)
     actions, dueling = values.shape[1], value.shape[0] > 0
     grad, slopes = delta[: rows * actions].reshape(rows, actions), np.empty(rows, f)
@@ -162,4 +197,4 @@ def warm_up() -> None:
     update(make_blank(8), Network(layers, layers, layers), floats, row, row[0, :1], Loss(True, True), 1e-3)
     x, draw, action = row[:, :1].copy(), np.ones(1), np.zeros(1, np.int64)
     choose_actions(x, layers, floats, draw, 0.0)
-    explore(action, draw, 0.0, 1)
+    explore(action, draw, 0.0, 1, row[:, 1:1])

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from rltune.engine.features import UnsupportedError
 from rltune.engine.kernels.compiler import kernel
+from rltune.envs.layout import ILLEGAL
 
 Array = NDArray[Any]
 
@@ -74,6 +75,28 @@ def find_width(layers):  # type: ignore[no-untyped-def]
     for k in range(layers.shape[0]):
         width = max(width, layers[k, INPUTS], layers[k, OUTPUTS])
     return width
+
+
+@kernel
+def cut_flags(rows, layers):  # type: ignore[no-untyped-def]
+    """Return what the layers see of rows [rows, columns]: all but the flags of legal actions at their end."""
+    width = layers[0, INPUTS]
+    if rows.shape[1] == width:
+        return rows
+    seen = np.empty((rows.shape[0], width), rows.dtype)
+    for i in range(rows.shape[0]):
+        for j in range(width):
+            seen[i, j] = rows[i, j]
+    return seen
+
+
+@kernel
+def mask_outputs(out, rows, begin):  # type: ignore[no-untyped-def]
+    """Replace the outputs [rows, outputs] for illegal actions, whose flags in ``rows`` begin at a column."""
+    for j in range(rows.shape[1] - begin):
+        for i in range(rows.shape[0]):
+            if rows[i, begin + j] == 0:
+                out[i, j] = ILLEGAL
 
 
 @kernel

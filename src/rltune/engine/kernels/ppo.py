@@ -14,7 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltune.engine.kernels.compiler import kernel
-from rltune.engine.kernels.perceptron import backward, count_outputs, find_width, forward
+from rltune.engine.kernels.perceptron import (
+    INPUTS,
+    backward,
+    count_outputs,
+    cut_flags,
+    find_width,
+    forward,
+    mask_outputs,
+)
 from rltune.engine.kernels.steps import make_blank, step
 from rltune.engine.on_policy.ppo_loss import PPOBatch, PPOCoefficients
 
@@ -30,7 +38,8 @@ class Network(NamedTuple):
         value: The layers up to the value.
         log_std: Where the free log standard deviations begin in the flat parameters; -1 without them.
         log_std_limit: The limit of log standard deviations; infinity without one.
-        discrete: Whether the distribution is categorical, not Gaussian.
+        sizes: The number of values of each choice, whose logits lie one behind the other; none if the distribution is
+            a Gaussian.
     """
 
     encoder: Array
@@ -38,7 +47,7 @@ class Network(NamedTuple):
     value: Array
     log_std: int
     log_std_limit: float
-    discrete: bool
+    sizes: Array
 
 
 @kernel
@@ -57,17 +66,23 @@ def compute_dist(out, data, log_std, limit):  # type: ignore[no-untyped-def]
 
 @kernel
 def compute_outputs(x, first, second, data):  # type: ignore[no-untyped-def]
-    """Run two networks in sequence, and return the outputs [rows, outputs]."""
+    """Run two networks in sequence, and return the outputs [rows, outputs]; flags at the end of rows are not seen."""
     rows = x.shape[0]
-    hidden = forward(x, first, data, np.empty(rows * count_outputs(first), np.float32))
+    hidden = forward(
+        cut_flags(x, first if first.shape[0] else second),
+        first,
+        data,
+        np.empty(rows * count_outputs(first), np.float32),
+    )
     return forward(hidden, second, data, np.empty(rows * count_outputs(second), np.float32))
 
 
 @kernel
-def infer_dist(x, encoder, policy, data, log_std, limit, discrete):  # type: ignore[no-untyped-def]
+def infer_dist(x, encoder, policy, data, log_std, limit, sizes):  # type: ignore[no-untyped-def]
     """Return the distribution's inputs for a few observations [rows, inputs]."""
     out = compute_outputs(x, encoder, policy, data)
-    return out if discrete else compute_dist(out, data, log_std, limit)
+    mask_outputs(out, x, (encoder if encoder.shape[0] else policy)[0, INPUTS])
+    return out if sizes.size else compute_dist(out, data, log_std, limit)
 
 
 @kernel
@@ -82,8 +97,8 @@ def _weigh(logp, old_logp, gain, clip):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _differentiate_categorical(logits, rows, index, c, grad):  # type: ignore[no-untyped-def]
-    """Write the gradient of the mean loss by the logits [rows, actions] into ``grad``."""
+def _differentiate_choice(logits, rows, index, c, grad):  # type: ignore[no-untyped-def]
+    """Write the gradient of the mean loss by the logits [rows, values] of one choice into ``grad``."""
     f = np.float32
     count, size = logits.shape
     clip, entropy_coeff, kl, scale = f(c.clip_param), f(c.entropy), f(c.kl), f(1.0 / count)
@@ -108,6 +123,50 @@ def _differentiate_categorical(logits, rows, index, c, grad):  # type: ignore[no
             if entropy_coeff:  # The loss holds -H; dH / d logit_j = -p_j (log p_j + H), with H = -sum(p log p).
                 g += entropy_coeff * p * (logits[i, j] - norm + entropy)
             grad[i, j] = g * scale
+
+
+@kernel
+def _differentiate_choices(logits, sizes, rows, index, c, grad):  # type: ignore[no-untyped-def]
+    """Write the gradient of the mean loss by the logits [rows, values] of several choices into ``grad``.
+
+    The choices are independent: their log probabilities, entropies and KL divergences are summed up. For one choice
+    this is `_differentiate_choice`, except that the compiler adds up in another order.
+
+    Args:
+        logits: Those of all choices, one choice behind the other.
+        sizes: The number of values of each choice.
+    """
+    f = np.float32
+    count = logits.shape[0]
+    clip, entropy_coeff, kl, scale = f(c.clip_param), f(c.entropy), f(c.kl), f(1.0 / count)
+    norms, entropies = np.empty(sizes.size, f), np.empty(sizes.size, f)
+    for i in range(count):
+        r, logp, begin = index[i], f(0.0), 0
+        for k in range(sizes.size):
+            end, highest, total, entropy = begin + sizes[k], logits[i, begin], f(0.0), f(0.0)
+            for j in range(begin + 1, end):
+                highest = max(highest, logits[i, j])
+            for j in range(begin, end):
+                total += math.exp(logits[i, j] - highest)
+            norm = highest + math.log(total)
+            for j in range(begin, end):
+                log_p = logits[i, j] - norm
+                grad[i, j] = math.exp(log_p)
+                entropy -= grad[i, j] * log_p
+                logp += rows.actions[r, j] * log_p
+            norms[k], entropies[k], begin = norm, entropy, end
+        weight, begin = _weigh(logp, rows.logp[r], rows.advantages[r], clip), 0
+        for k in range(sizes.size):
+            end, norm, entropy = begin + sizes[k], norms[k], entropies[k]
+            for j in range(begin, end):
+                p = grad[i, j]
+                g = weight * (rows.actions[r, j] - p)
+                if c.use_kl_loss:
+                    g += kl * (p - math.exp(rows.dist[r, j]))
+                if entropy_coeff:
+                    g += entropy_coeff * p * (logits[i, j] - norm + entropy)
+                grad[i, j] = g * scale
+            begin = end
 
 
 @kernel
@@ -168,7 +227,10 @@ def update(p, network, rows, order, sizes, c, lr):  # type: ignore[no-untyped-de
         Of the last minibatch the distribution's inputs [rows, ...], the values [rows], and the gradient's norm.
     """
     f, encoder, policy, value = np.float32, network.encoder, network.policy, network.value
-    largest, width, begin, norm = sizes.max(), rows.obs.shape[1], 0, f(0.0)
+    # A row ends with the flags of its legal actions, if it has any, which no network sees.
+    largest, width, begin, norm = sizes.max(), (encoder if encoder.shape[0] else policy)[0, INPUTS], 0, f(0.0)
+    num_flags = rows.obs.shape[1] - width
+    flags = np.empty((largest, num_flags), f)
     obs = np.empty(largest * width, f)
     encoder_outputs = np.empty(largest * count_outputs(encoder), f)
     policy_outputs = np.empty(largest * count_outputs(policy), f)
@@ -187,10 +249,19 @@ def update(p, network, rows, order, sizes, c, lr):  # type: ignore[no-untyped-de
                 x[i, j] = rows.obs[index[i], j]
         hidden = forward(x, encoder, p.data, encoder_outputs)
         out = forward(hidden, policy, p.data, policy_outputs)
+        if num_flags:
+            for i in range(size):
+                for j in range(num_flags):
+                    flags[i, j] = rows.obs[index[i], width + j]
+            # The gradient by an output for an illegal action is zero, because its probability is.
+            mask_outputs(out, flags[:size], 0)
         policy_grad = delta[: out.size].reshape(out.shape)
-        if network.discrete:
+        if network.sizes.size:
             dist = out
-            _differentiate_categorical(out, rows, index, c, policy_grad)
+            if network.sizes.size == 1:
+                _differentiate_choice(out, rows, index, c, policy_grad)
+            else:
+                _differentiate_choices(out, network.sizes, rows, index, c, policy_grad)
         else:
             free = p.grad[network.log_std : network.log_std + out.shape[1]] if network.log_std >= 0 else p.grad[:0]
             dist = compute_dist(out, p.data, network.log_std, network.log_std_limit)
@@ -220,7 +291,7 @@ def warm_up() -> None:
     row = np.zeros((1, 1), np.float32)
     rows = PPOBatch(row, row, row, row[0], row[0], row[0])
     ones = np.ones(1, np.int64)
-    network = Network(none, layers, layers, -1, math.inf, True)
+    network = Network(none, layers, layers, -1, math.inf, ones)
     update(parameters, network, rows, ones - 1, ones, PPOCoefficients(0.2, 1.0, 0.5, 0.0, 0.0, False, True), 1e-3)
-    infer_dist(row, none, layers, parameters.data, -1, math.inf, True)
+    infer_dist(row, none, layers, parameters.data, -1, math.inf, ones)
     compute_outputs(row, none, layers, parameters.data)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -13,6 +15,7 @@ from rltune.engine.kernels.compiler import load_kernels
 from rltune.engine.kernels.perceptron import Linears, find_offset, make_table, parse_layers
 from rltune.engine.kernels.ppo import Network, compute_outputs, infer_dist
 from rltune.engine.networks.flat_parameters import find_memory
+from rltune.engine.sampling.action_distributions import count_parts
 
 Array = NDArray[Any]
 
@@ -26,11 +29,11 @@ class CompiledActorCritic:
         value: The layers up to the value.
         head: RLlib's policy head.
         data: The flat parameters that all layers are views of.
-        discrete: Whether the distribution is categorical.
+        sizes: The number of values of each choice; none if the distribution is a Gaussian.
     """
 
     def __init__(
-        self, encoder: Linears, policy: Linears, value: Linears, head: Any, data: Tensor, discrete: bool
+        self, encoder: Linears, policy: Linears, value: Linears, head: Any, data: Tensor, sizes: Sequence[int]
     ) -> None:
         log_std = getattr(head, "log_std", None)
         self.data: Array = data.numpy()
@@ -40,7 +43,7 @@ class CompiledActorCritic:
             make_table(value, data),
             find_offset(log_std, data) if log_std is not None else -1,
             float(head.log_std_clip_param) if getattr(head, "clip_log_std", False) else math.inf,
-            discrete,
+            np.array(sizes, np.int64),
         )
 
     def values(self, obs: Tensor) -> Tensor:
@@ -51,7 +54,7 @@ class CompiledActorCritic:
     def dist_inputs(self, obs: Array) -> Array:
         """Return the action distribution's parameters [rows, inputs], for sampling."""
         n = self.network
-        inputs: Array = infer_dist(obs, n.encoder, n.policy, self.data, n.log_std, n.log_std_limit, n.discrete)
+        inputs: Array = infer_dist(obs, n.encoder, n.policy, self.data, n.log_std, n.log_std_limit, n.sizes)
         return inputs
 
 
@@ -68,7 +71,8 @@ class AutogradActorCritic:
 
     def values(self, obs: Tensor) -> Tensor:
         """Return value estimates [rows], in slices of rows to limit the memory of convolutions."""
-        parts = [self.module.compute_values({"obs": part}) for part in torch.split(obs, 4096)]
+        most = 4096 if obs.dtype == torch.float32 else 512
+        parts = [self.module.compute_values({"obs": part}) for part in torch.split(obs, most)]
         return torch.cat(parts)
 
     def dist_inputs(self, obs: Array) -> Array:
@@ -90,10 +94,12 @@ def make_actor_critic(module: Any, data: Tensor | None = None, *, compiled: bool
     """
     params, linears = list(module.parameters()), _parse(module)
     is_plain = {(param.device.type, param.dtype) for param in params} == {("cpu", torch.float32)}
-    if linears is None or not (compiled and is_plain and load_kernels("ppo")):
+    sizes, num_numbers = count_parts(module.action_space)
+    is_mixed = bool(sizes and num_numbers)
+    if linears is None or is_mixed or not (compiled and is_plain and load_kernels("ppo")):
         return AutogradActorCritic(module)
     data = find_memory(params) if data is None else data
-    return CompiledActorCritic(*linears, module.pi, data, hasattr(module.action_space, "n"))
+    return CompiledActorCritic(*linears, module.pi, data, sizes)
 
 
 def _parse(module: Any) -> tuple[Linears, Linears, Linears] | None:

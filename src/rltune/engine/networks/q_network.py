@@ -50,6 +50,7 @@ class AutogradValues:
 
     def __init__(self, module: Any, target: bool) -> None:
         self._compute = module.forward_target if target else module.compute_q_values
+        self._read_flags = getattr(module, "read_flags", None)  # Modules of masked environments have it.
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return action values [rows, actions]."""
@@ -58,9 +59,11 @@ class AutogradValues:
 
     def choose(self, obs: Array, draws: Array, epsilon: float) -> Array:
         """Choose greedy actions [rows], or random actions where ``draws`` [rows] are below ``epsilon``."""
-        values = self.forward(torch.from_numpy(obs))
+        rows = torch.from_numpy(obs)
+        values = self.forward(rows)
         actions: Array = values.argmax(1).numpy()
-        explore(actions, draws, epsilon, values.shape[1])
+        flags = torch.empty(len(obs), 0) if self._read_flags is None else self._read_flags({"obs": rows}).float()
+        explore(actions, draws, epsilon, values.shape[1], flags.numpy())
         return actions
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ray.rllib.algorithms.dqn.dqn import calculate_rr_weights
 from torch import Tensor
 
+from rltune.compat.row_catalog import LAYOUT
 from rltune.engine.algorithm import FastAlgorithm
 from rltune.engine.features import UnsupportedError
 from rltune.engine.networks.flat_parameters import FlatParameters
@@ -19,15 +20,34 @@ from rltune.engine.off_policy.replay import Replay
 from rltune.engine.off_policy.transitions import RowLayout, Stepper, TransitionPacker
 from rltune.engine.sampling.action_distributions import make_actions
 from rltune.engine.sampling.env_runner import ArrayEnvRunner
-from rltune.engine.sampling.observation_filter import RunningMoments, wants_normalisation
+from rltune.engine.sampling.observation_filter import make_normaliser
 from rltune.engine.sampling.remote import collect_transitions
 from rltune.envs.episode import EpisodeRecord
+from rltune.envs.layout import Layout
 from rltune.policies.bundle_reader import SquashedGaussianHead
 
 Array = NDArray[Any]
 
 BUFFERS = {"EpisodeReplayBuffer": False, "PrioritizedEpisodeReplayBuffer": True}
 """RLlib's replay buffers that ours stands in for, and whether they prioritise."""
+
+
+def find_frame_size(config: Any) -> int:
+    """Return the bytes of one observation if these are rows of bytes, which are stored apart; else 0."""
+    about = config.model_config.get(LAYOUT)
+    layout = Layout.from_dict(about) if about else None
+    return layout.width if layout is not None and layout.num_bytes else 0
+
+
+def make_row_layout(config: Any, space: Any, action_size: int) -> RowLayout:
+    """Make the layout of transitions.
+
+    Args:
+        config: RLlib's.
+        space: That of single observations, as networks see them.
+        action_size: Floats of one action.
+    """
+    return RowLayout(space.shape, action_size, is_numbered=find_frame_size(config) > 0)
 
 
 class TransitionRunner(ArrayEnvRunner):
@@ -39,10 +59,9 @@ class TransitionRunner(ArrayEnvRunner):
         """Build the stepper, which steps the environments and packs transitions."""
         config, space = self.config, self.env.single_action_space
         self._rng = self.make_generator()
-        if wants_normalisation(config):
-            self.normaliser = RunningMoments(self.env.single_observation_space.shape, self.num_envs)
+        self.normaliser = make_normaliser(config, self.env.row_space, self.num_envs)
         self.actions = make_actions(space, self.num_envs, self._rng, self.config, self.continuous_head)
-        self.layout = RowLayout(self.env.single_observation_space.shape, int(np.prod(self.actions.shape)))
+        self.layout = make_row_layout(self.config, self.env.single_observation_space, int(np.prod(self.actions.shape)))
         self.stepper = Stepper(
             self.env,
             self.actions,
@@ -66,15 +85,16 @@ class TransitionRunner(ArrayEnvRunner):
         """Collect transitions in a remote runner, with the given weights and observation statistics.
 
         Returns:
-            Rows, environment steps, ended episodes, and what the normaliser learned (None without one).
+            Transitions, environment steps, ended episodes, and what the normaliser learned (None without one).
         """
         self.module.set_state(weights)
         if self.normaliser is not None and moments is not None:
             self.normaliser.load(*moments)
-        rows, taken, episodes = self.stepper.collect(steps, clock)
+        collected, taken, episodes = self.stepper.collect(steps, clock)
         if self.normaliser is not None:
             self.normaliser.flush()
-        return rows, taken, episodes, self.normaliser.delta if self.normaliser is not None else None
+        learned = self.normaliser.delta if self.normaliser is not None else None
+        return collected._replace(source=self.worker_index or 0), taken, episodes, learned
 
 
 class TargetNetworks:
@@ -118,8 +138,8 @@ class Update(Protocol):
     flat: FlatParameters
     targets: TargetNetworks
 
-    def step(self, batch: Array, weights: Array) -> None:
-        """Update on a batch [rows, width] with importance weights; the next draw overwrites both arrays."""
+    def step(self, batch: Any, weights: Array) -> None:
+        """Update on a batch [rows, width] or a `Batch`, with importance weights; the next draw overwrites them."""
 
     def read_errors(self) -> Array:
         """Return the absolute temporal-difference errors [rows] of the last update, for the priorities."""
@@ -171,13 +191,15 @@ class OffPolicy(FastAlgorithm):
             np.random.default_rng(self.config.seed),
             alpha=float(settings.get("alpha", 1.0)) if prioritised else None,
             beta=float(settings.get("beta") or 0.0),
+            frame_size=find_frame_size(self.config),
+            num_recent=(self.config.n_step + 1) * self.config.num_envs_per_env_runner,
         )
 
     @property
     def row_layout(self) -> RowLayout:
         """Return the layout of a transition in a row of the replay memory."""
         obs, action = self.spaces["__env_single__"]
-        return RowLayout(obs.shape, 1 if hasattr(action, "n") else int(np.prod(action.shape)))
+        return make_row_layout(self.config, obs, 1 if hasattr(action, "n") else int(np.prod(action.shape)))
 
     def make_update(self) -> Update:
         """Build the gradient update on the learner's module."""
@@ -210,8 +232,8 @@ class OffPolicy(FastAlgorithm):
         with torch.no_grad():
             while taken < steps:
                 # The rows are copied into the memory at once, because the stepper reuses them.
-                rows, count = stepper.step(clock + taken)
-                self.replay.extend(rows)
+                steps_of_all, count = stepper.step(clock + taken)
+                self.replay.add(steps_of_all)
                 taken += count
         self.count(taken, stepper.take_episodes() if stepper.episodes else [])
 

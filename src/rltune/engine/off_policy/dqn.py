@@ -20,7 +20,7 @@ from rltune.engine.networks.mixed_precision import BFLOAT16, FLOAT32, in_precisi
 from rltune.engine.networks.optimizers import clip_gradients, compile_step, make_flat_optimizer
 from rltune.engine.networks.q_network import CompiledValues, Values, make_action_values
 from rltune.engine.off_policy.algorithm import OffPolicy, TargetNetworks, TransitionRunner, compute_huber_loss
-from rltune.engine.off_policy.transitions import RowLayout
+from rltune.engine.off_policy.transitions import RowLayout, to_tensors
 
 Array = NDArray[Any]
 
@@ -70,8 +70,8 @@ class DQNUpdate:
         self._last: tuple[Any, Any, Any, Any] | None = None
         self._step = compile_step(self._gradient_step, [self.optimizer], config)
 
-    def step(self, batch: Array, weights: Array) -> None:
-        """Update on a batch [rows, width] with importance weights; the next draw overwrites both arrays."""
+    def step(self, batch: Any, weights: Array) -> None:
+        """Update on a batch [rows, width] or a `Batch`, with importance weights; the next draw overwrites them."""
         self.learner._weights_seq_no += 1
         importance: Any = weights.copy()
         if isinstance(self.online, CompiledValues):
@@ -80,7 +80,7 @@ class DQNUpdate:
             )
         else:
             device = self.flat.data.device
-            rows, importance = (torch.from_numpy(x).to(device, non_blocking=True) for x in (batch, importance))
+            rows, importance = (to_tensors(part, device) for part in (batch, importance))
             selected, error, norm = self._step(rows, importance)
         # Only the last update of an iteration is reported, so its results are kept, and become statistics on
         # demand.
@@ -92,7 +92,7 @@ class DQNUpdate:
         errors: Array = torch.as_tensor(self._last[1]).abs().cpu().numpy()
         return errors
 
-    def _gradient_step(self, rows: Tensor, importance: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    def _gradient_step(self, rows: Any, importance: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Compute the same update as the kernel with torch."""
         obs, after, action, rewards, discounts = self.layout.views(rows)
         values = self.target.forward(after)

@@ -1,4 +1,4 @@
-"""A replay memory in one preallocated array, in which each row is a transition.
+"""A replay memory in one preallocated array, in which each row is a transition; images lie beside it, each once.
 
 Uniform sampling draws row numbers. Prioritised sampling (Schaul et al. 2016) keeps the sums of blocks of priorities,
 and of blocks of blocks. Each draw descends this tree, O(log n).
@@ -16,7 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltune.cluster.memory import available_gb
+from rltune.engine.features import UnsupportedError
 from rltune.engine.kernels.replay import FAN_OUT, find_priorities, set_priorities
+from rltune.engine.off_policy.transitions import NUMBERS, Batch, Steps
 from rltune.errors import ResourceError
 
 Array = NDArray[Any]
@@ -24,6 +26,9 @@ logger = logging.getLogger(__name__)
 
 HEADROOM = 0.9
 """Share of the free memory that a replay memory may claim."""
+
+MAX_PLACES = 2**24
+"""The most places of observations, each of which float32 has."""
 
 ABOUT = "about.json"
 """The file with the numbers of a saved replay memory, beside its arrays."""
@@ -98,6 +103,76 @@ class SumTree:
         return drawn
 
 
+class Frames:
+    """Rows of bytes, that is observations with images, each stored once, to which transitions refer by their places.
+
+    Transitions of an episode need one observation more than they are. So the memory begins with room for a few more
+    than transitions, and grows if episodes are short; pages that nobody has written to take no memory.
+
+    Args:
+        capacity: Transitions.
+        size: Bytes of one observation.
+    """
+
+    def __init__(self, capacity: int, size: int) -> None:
+        if 2 * capacity > MAX_PLACES:
+            key = "training.replay_buffer_config.capacity"
+            allowed, fix = f"at most {MAX_PLACES // 2} transitions of images", f"{key}={MAX_PLACES // 2}"
+            raise ResourceError("is more than places have numbers", allowed, fix, key=key, value=capacity)
+        self.rows = np.zeros((2 * capacity + NUMBERS, size), np.uint8)
+        self._step = max(1, capacity // 64)
+        self._limit, self._free = capacity + self._step, np.arange(capacity + self._step)
+        # Of each source, where its last observations lie, and the number of the next one.
+        self._recent: dict[int, tuple[int, Array]] = {}
+
+    def add(self, steps: Steps, used: Array, num_recent: int) -> Array:
+        """Store the observations of steps; return their transitions with places in place of numbers.
+
+        Args:
+            steps: With observations.
+            used: The places of all stored transitions.
+            num_recent: How many of the last observations of each source may become part of further transitions.
+        """
+        assert steps.frames is not None
+        count = len(steps.frames)
+        if count + num_recent > NUMBERS:
+            raise UnsupportedError(f"more than {NUMBERS} images at once")
+        following, recent = self._recent.get(steps.source, (steps.first, np.zeros(0, np.int64)))
+        recent = recent[max(0, len(recent) - num_recent) if following == steps.first else len(recent) :]
+        if len(self._free) < count:
+            self._sweep(np.concatenate([used, *(places for _, places in self._recent.values())]), count)
+        places, self._free = self._free[:count], self._free[count:]
+        self.rows[places] = steps.frames
+        known = np.concatenate([recent, places])
+        self._recent[steps.source] = (steps.first + count) % NUMBERS, known
+        rows: Array = steps.rows.copy()
+        rows[:, :2] = known[(rows[:, :2].astype(np.int64) - (steps.first - len(recent))) % NUMBERS]
+        return rows
+
+    def _sweep(self, used: Array, count: int) -> None:
+        """Find the places that no transition refers to; make room for more if there are few."""
+        is_used = np.zeros(len(self.rows), np.bool_)
+        is_used[used] = True
+        while len(free := np.flatnonzero(~is_used[: self._limit])) < max(count, self._step // 2):
+            self._limit += max(self._step, count)
+            if self._limit > len(self.rows):
+                raise ResourceError("holds no further observations", "fewer env runners, or a larger capacity")
+        self._free = free
+
+    def load(self, frames: Array, used: Array) -> Array:
+        """Store the observations of stored transitions; return the places that they have now.
+
+        Args:
+            frames: Stored observations.
+            used: The places of all transitions in ``frames``.
+        """
+        old, new = np.unique(used, return_inverse=True)
+        self.rows[: len(old)] = frames[old]
+        self._limit = max(self._limit, len(old))
+        self._free, self._recent = np.arange(len(old), self._limit), {}
+        return new.reshape(used.shape)
+
+
 class Replay:
     """A ring buffer of transitions with uniform or prioritised sampling.
 
@@ -107,6 +182,8 @@ class Replay:
         batch: Rows of a sample.
         alpha: Exponent of the priorities; None samples uniformly.
         beta: Exponent of the importance weights.
+        frame_size: Bytes of one observation, if transitions have the numbers of their observations; else 0.
+        num_recent: How many of the last observations may become part of further transitions.
 
     Attributes:
         env_steps: Environment steps that it has seen. It begins empty again after a restore that has no copy of it.
@@ -123,8 +200,13 @@ class Replay:
         rng: np.random.Generator,
         alpha: float | None = None,
         beta: float = 0.0,
+        frame_size: int = 0,
+        num_recent: int = 0,
     ) -> None:
-        check_memory(capacity, 4 * width + (0 if alpha is None else SumTree.bytes_each()))
+        check_memory(capacity, 4 * width + frame_size + (0 if alpha is None else SumTree.bytes_each()))
+        self.frames = Frames(capacity, frame_size) if frame_size else None
+        self._num_recent = num_recent
+        self._pair = np.zeros((2, batch if frame_size else 0, frame_size), np.uint8)
         self.rows = np.zeros((capacity, width), np.float32)
         self.capacity, self.size, self._next, self.env_steps = capacity, 0, 0, 0
         self.batch = np.zeros((batch, width), np.float32)
@@ -134,6 +216,17 @@ class Replay:
         # The largest priority so far. A new transition gets it, so that it is likely to be drawn at least once.
         self._max_priority = 1.0
         self._drawn = np.zeros(batch, np.int64)
+
+    def add(self, steps: Steps) -> None:
+        """Append the transitions of steps, and their observations where these are stored apart."""
+        rows = steps.rows
+        if self.frames is not None and steps.frames is not None:
+            rows = self.frames.add(steps, self._find_places(), self._num_recent)
+        self.extend(rows)
+
+    def _find_places(self) -> Array:
+        """Return the places of the observations of all stored transitions."""
+        return self.rows[: self.size, :2].astype(np.int64).ravel()
 
     def extend(self, rows: Array) -> None:
         """Append transitions; if the memory is full, they overwrite the oldest ones."""
@@ -152,7 +245,7 @@ class Replay:
             index = np.arange(start, start + count) % self.capacity
             self.tree.set(index, np.full(count, self._max_priority**self.alpha))
 
-    def sample(self) -> Array:
+    def sample(self) -> Array | Batch:
         """Draw a batch [batch, width] of transitions; the next draw overwrites it and its importance weights."""
         if self.tree is None:
             # Multiplying uniform floats is faster than the generator's integers().
@@ -161,7 +254,11 @@ class Replay:
             self._draw_by_priority(self.tree)
         # With the default mode "raise", NumPy would fill a temporary array and copy it to ``out``.
         self.rows.take(self._drawn, 0, self.batch, "clip")
-        return self.batch
+        if self.frames is None:
+            return self.batch
+        for places, frames in zip(self.batch[:, :2].T.astype(np.int64), self._pair, strict=True):
+            self.frames.rows.take(places, 0, frames, "clip")
+        return Batch(self.batch, *self._pair)
 
     def _draw_by_priority(self, tree: SumTree) -> None:
         total = tree.total
@@ -190,6 +287,8 @@ class Replay:
         contents: dict[str, Array] = {"rows": self.rows[: self.size]}
         if self.tree is not None:
             contents["priorities"] = self.tree.priorities[: self.size]
+        if self.frames is not None:
+            contents["frames"] = self.frames.rows[: self._find_places().max(initial=-1) + 1]
         return contents
 
     def _position(self) -> dict[str, Any]:
@@ -208,6 +307,8 @@ class Replay:
             priorities = None if priorities is None else np.roll(priorities, -oldest)[-self.capacity :]
         self.size = min(len(rows), self.capacity)
         self.rows[: self.size] = rows[-self.capacity :]
+        if self.frames is not None:
+            self.rows[: self.size, :2] = self.frames.load(state["frames"], self._find_places()).reshape(-1, 2)
         self._next = state["next"] if len(rows) == self.capacity else self.size % self.capacity
         self._max_priority, self.env_steps = state["max_priority"], state["env_steps"]
         if self.tree is not None and priorities is not None:

@@ -24,14 +24,13 @@ from rltune.engine.networks.optimizers import clip_gradients, compile_step, make
 from rltune.engine.on_policy.advantages import compute_advantages, compute_artificial_advantages
 from rltune.engine.on_policy.chunks import find_chunks
 from rltune.engine.on_policy.ppo_loss import (
+    ActionDistribution,
     PPOBatch,
     PPOCoefficients,
-    categorical_statistics,
-    gaussian_logp,
-    gaussian_statistics,
     loss_statistics,
 )
 from rltune.engine.on_policy.rollout import Rollout
+from rltune.engine.sampling.action_distributions import count_parts
 from rltune.engine.sampling.remote import collect_remotely
 
 Array = NDArray[Any]
@@ -71,7 +70,6 @@ class PPOUpdate:
     def __init__(self, learner: Any, config: Any, seed: int | None, precision: str = FLOAT32) -> None:
         self.learner, self.config = learner, config
         module = learner.module[DEFAULT_MODULE_ID].unwrapped()
-        self.discrete = hasattr(module.action_space, "n")
         optimizer = learner.get_optimizer(DEFAULT_MODULE_ID)
         self.flat = FlatParameters(optimizer.param_groups[0]["params"])
         self.optimizer = make_flat_optimizer(self.flat, optimizer)
@@ -83,7 +81,7 @@ class PPOUpdate:
             self.generator.manual_seed(seed)
         else:
             self.generator.seed()
-        self._statistics_of = categorical_statistics if self.discrete else gaussian_statistics
+        self.distribution = ActionDistribution(*count_parts(module.action_space), self.flat.data.device)
         self._parameters: Any = self.optimizer.describe(config)
         self._step = compile_step(self._minibatch, [self.optimizer], config)
 
@@ -139,12 +137,7 @@ class PPOUpdate:
         dist, actions = self._to_device(rollout.dist).flatten(0, 1), self._to_device(rollout.actions).flatten(0, 1)
         # Log probabilities are computed for the whole rollout at once, because that is faster than at each sampling
         # step.
-        if self.discrete:
-            dist = torch.log_softmax(dist, 1)
-            actions = torch.nn.functional.one_hot(actions, dist.shape[1]).to(dist.dtype)
-            logp = (dist * actions).sum(1)
-        else:
-            logp = gaussian_logp(dist, actions)
+        actions, dist, logp = self.distribution.sampled(dist, actions)
         gains, wanted = self._to_device(advantages).flatten(), self._to_device(targets).flatten()
         steps = PPOBatch(obs[:-1].flatten(0, 1), actions, dist, logp, gains, wanted)
         chunks = find_chunks(rollout)
@@ -195,7 +188,7 @@ class PPOUpdate:
             self.lr,
         )
         last = rows.take(order[len(order) - len(values) :])
-        outputs = self._statistics_of(torch.from_numpy(dist), last), torch.from_numpy(values)
+        outputs = self.distribution.statistics(torch.from_numpy(dist), last), torch.from_numpy(values)
         stats = loss_statistics(*outputs, last, c)
         return stats | ({NORM: torch.tensor(norm)} if self._parameters.clip_by == BY_GLOBAL_NORM else {})
 
@@ -246,7 +239,7 @@ class PPOUpdate:
     def _minibatch(self, batch: PPOBatch, c: PPOCoefficients, lr: float) -> dict[str, Tensor]:
         with torch.enable_grad():
             dist, values = self.network.forward(batch.obs)
-            stats = loss_statistics(self._statistics_of(dist, batch), values, batch, c)
+            stats = loss_statistics(self.distribution.statistics(dist, batch), values, batch, c)
         self.flat.attach_grads()
         torch.autograd.backward([stats["total_loss"]])
         norm = clip_gradients(self.flat, self.config.grad_clip, self.config.grad_clip_by)

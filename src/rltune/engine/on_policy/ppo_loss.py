@@ -8,10 +8,13 @@ loss clipped at its square, entropy bonus, KL penalty, the mean over a minibatch
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from rltune.policies.bundle_reader import Segments
 
 LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)
 
@@ -21,8 +24,8 @@ class PPOBatch(NamedTuple):
 
     Attributes:
         obs: [rows, ...].
-        actions: One-hot [rows, actions], or [rows, size].
-        dist: Log probabilities [rows, actions], or means and log standard deviations of the sampling policy.
+        actions: One-hot columns of all choices, and then numbers [rows, values + numbers].
+        dist: Of the sampling policy: log probabilities of all choices, and then means and log standard deviations.
         logp: Log probability of the action when it was sampled [rows].
         advantages: [rows].
         targets: The values' targets [rows].
@@ -73,30 +76,77 @@ def gaussian_logp(dist: Tensor, actions: Tensor) -> Tensor:
     return (-0.5 * scaled.square() - log_std - LOG_SQRT_2PI).sum(1)
 
 
-def categorical_statistics(logits: Tensor, batch: PPOBatch) -> tuple[Tensor, Tensor, Tensor]:
-    """Return log probability of the actions, entropy, and KL divergence from the sampling policy, [rows] each."""
-    logp_all = torch.log_softmax(logits, 1)
-    kl = (batch.dist.exp() * (batch.dist - logp_all)).sum(1)
-    return (logp_all * batch.actions).sum(1), -(logp_all.exp() * logp_all).sum(1), kl
+Statistics = tuple[Tensor, Tensor, Tensor]
 
 
-def gaussian_statistics(dist: Tensor, batch: PPOBatch) -> tuple[Tensor, Tensor, Tensor]:
-    """Return log probability of the actions, entropy, and KL divergence from the sampling policy, [rows] each."""
+class ActionDistribution:
+    """The distribution of actions: independent choices, and independent Gaussian numbers.
+
+    Args:
+        sizes: The number of values of each choice.
+        num_numbers: How many numbers there are.
+        device: Where the network computes.
+    """
+
+    def __init__(self, sizes: Sequence[int], num_numbers: int, device: Any = "cpu") -> None:
+        self.segments, self.num_numbers = Segments(sizes, device), num_numbers
+
+    def sampled(self, dist: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the columns ``actions``, ``dist`` and ``logp`` of a `PPOBatch`.
+
+        Args:
+            dist: The distribution's inputs [rows, inputs].
+            actions: What was drawn, [rows] or [rows, choices + numbers].
+        """
+        count, width = self.segments.count, self.segments.width
+        if not count:
+            return actions, dist, gaussian_logp(dist, actions)
+        logp_all = self._log_softmax(dist)
+        rows = actions.reshape(len(actions), -1)
+        one_hot = torch.zeros_like(logp_all).scatter_(1, rows[:, :count].long() + self.segments.begins, 1.0)
+        logp = (logp_all * one_hot).sum(1)
+        if not self.num_numbers:
+            return one_hot, logp_all, logp
+        dist, numbers = dist[:, width:], rows[:, count:]
+        logp = logp + gaussian_logp(dist, numbers)
+        return torch.cat([one_hot, numbers], 1), torch.cat([logp_all, dist], 1), logp
+
+    def statistics(self, dist: Tensor, batch: PPOBatch) -> Statistics:
+        """Return log probability of the actions, entropy, and KL divergence from the sampling policy, [rows] each."""
+        width = self.segments.width
+        if not width:
+            return _compare_gaussians(dist, batch.dist, batch.actions)
+        if not self.num_numbers:
+            return self._compare_choices(dist, batch.dist, batch.actions)
+        choices = self._compare_choices(dist, batch.dist[:, :width], batch.actions[:, :width])
+        numbers = _compare_gaussians(dist[:, width:], batch.dist[:, width:], batch.actions[:, width:])
+        return choices[0] + numbers[0], choices[1] + numbers[1], choices[2] + numbers[2]
+
+    def _log_softmax(self, logits: Tensor) -> Tensor:
+        if self.segments.count == 1:
+            return torch.log_softmax(logits[:, : self.segments.width], 1)
+        return self.segments.join(torch.log_softmax(self.segments.split(logits), 2))
+
+    def _compare_choices(self, logits: Tensor, old: Tensor, actions: Tensor) -> Statistics:
+        logp_all = self._log_softmax(logits)
+        kl = (old.exp() * (old - logp_all)).sum(1)
+        return (logp_all * actions).sum(1), -(logp_all.exp() * logp_all).sum(1), kl
+
+
+def _compare_gaussians(dist: Tensor, old: Tensor, actions: Tensor) -> Statistics:
     mean, log_std = dist.chunk(2, dim=1)
-    old_mean, old_log_std = batch.dist.chunk(2, dim=1)
+    old_mean, old_log_std = old.chunk(2, dim=1)
     shift = (mean - old_mean) * torch.exp(-log_std)
     ratio = torch.exp(2.0 * (old_log_std - log_std))
     kl = 0.5 * (ratio + shift.square() - 1.0 - 2.0 * (old_log_std - log_std)).sum(1)
-    return gaussian_logp(dist, batch.actions), (log_std + 0.5 + LOG_SQRT_2PI).sum(1), kl
+    return gaussian_logp(dist, actions), (log_std + 0.5 + LOG_SQRT_2PI).sum(1), kl
 
 
-def loss_statistics(
-    statistics: tuple[Tensor, Tensor, Tensor], values: Tensor, batch: PPOBatch, c: PPOCoefficients
-) -> dict[str, Tensor]:
+def loss_statistics(statistics: Statistics, values: Tensor, batch: PPOBatch, c: PPOCoefficients) -> dict[str, Tensor]:
     """Return the loss and its parts under RLlib's names, as tensors that stay on the device.
 
     Args:
-        statistics: What `categorical_statistics` or `gaussian_statistics` gave.
+        statistics: What `ActionDistribution.statistics` gave.
         values: [rows].
     """
     logp, entropy, kl = statistics

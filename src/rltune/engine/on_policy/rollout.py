@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rltune.engine.sampling.action_distributions import Actions
 from rltune.engine.sampling.observation_filter import Moments, RunningMoments
-from rltune.engine.sampling.vector_envs import ArrayEnvs
+from rltune.engine.sampling.vector_envs import ArrayEnvs, find_row_dtype
 from rltune.envs.episode import EpisodeRecord
 from rltune.envs.step_count import STEPS, SamplingEnded
 
@@ -27,7 +27,7 @@ class Rollout:
     """The data of T steps in N environments; the arrays are views that the next rollout overwrites.
 
     Attributes:
-        obs: [T + 1, N, ...] float32, as the policy saw them; the last row follows the last step.
+        obs: [T + 1, N, ...] float32, as the policy saw them, or rows of bytes; the last one follows the last step.
         actions: [T, N] or [T, N, size], as the distribution gave them.
         dist: [T, N, inputs], the distribution's inputs.
         rewards: [T, N] float32.
@@ -127,9 +127,9 @@ class Collector:
 
     def _allocate(self, rows: int) -> None:
         """Allocate buffers for ``rows`` steps of all environments, and copy the contents of the present buffers."""
-        envs, shape = self.envs.num_envs, self.envs.single_observation_space.shape or ()
+        envs, space = self.envs.num_envs, self.envs.row_space
         fresh = {
-            "_obs": np.zeros((rows + 1, envs, *shape), np.float32),
+            "_obs": np.zeros((rows + 1, envs, *(space.shape or ())), find_row_dtype(space)),
             "_actions": np.zeros((rows, envs, *self.actions.shape), self.actions.dtype),
             "_dist": np.zeros((rows, envs, self.actions.num_inputs), np.float32),
             "_rewards": np.zeros((rows, envs), np.float32),

@@ -13,7 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rltune.engine.features import UnsupportedError
-from rltune.policies.bundle_reader import ActionScaling, CategoricalHead, GaussianHead, Head, make_scaling
+from rltune.envs.actions import ActionPart, ActionParts
+from rltune.envs.facts import describe_space
+from rltune.policies.bundle_reader import CategoricalHead, GaussianHead, Head, PartsHead
 
 Array = NDArray[Any]
 
@@ -26,10 +28,10 @@ class Noise:
 
     Args:
         shape: The shape of the noise for one step.
-        gumbel: Gumbel noise instead of standard normal.
+        gumbel: How many columns have Gumbel noise, from the first one; the others have standard normal noise.
     """
 
-    def __init__(self, rng: np.random.Generator, shape: tuple[int, ...], gumbel: bool) -> None:
+    def __init__(self, rng: np.random.Generator, shape: tuple[int, ...], gumbel: int) -> None:
         self.rng, self.gumbel = rng, gumbel
         rows = max(1, NOISE_VALUES // max(1, math.prod(shape)))
         self._block = np.empty((rows, *shape), np.float32)
@@ -54,16 +56,26 @@ class Noise:
             self._block[self._next :] = unused
 
     def _fill(self) -> None:
-        if self.gumbel:  # If E is exponentially distributed, then -log(E) follows the Gumbel distribution.
-            self.rng.standard_exponential(dtype=np.float32, out=self._block)
+        width = self._block.shape[-1]
+        if self.gumbel in (0, width):
+            self._draw(self._block, self.gumbel > 0)
+        else:  # NumPy draws into whole arrays only.
+            for columns in (slice(0, self.gumbel), slice(self.gumbel, width)):
+                drawn = np.empty(self._block[..., columns].shape, np.float32)
+                self._draw(drawn, columns.start == 0)
+                self._block[..., columns] = drawn
+        self._next = 0
+
+    def _draw(self, block: Array, is_gumbel: bool) -> None:
+        if is_gumbel:  # If E is exponentially distributed, then -log(E) follows the Gumbel distribution.
+            self.rng.standard_exponential(dtype=np.float32, out=block)
             # In float32, a draw can be exactly zero, and its logarithm infinite; so a tiny lower bound
             # is applied.
-            np.maximum(self._block, 1e-30, out=self._block)
-            np.log(self._block, out=self._block)
-            np.negative(self._block, out=self._block)
+            np.maximum(block, 1e-30, out=block)
+            np.log(block, out=block)
+            np.negative(block, out=block)
         else:
-            self.rng.standard_normal(dtype=np.float32, out=self._block)
-        self._next = 0
+            self.rng.standard_normal(dtype=np.float32, out=block)
 
 
 class Actions:
@@ -71,25 +83,28 @@ class Actions:
 
     Args:
         head: The meaning of the outputs.
+        space: The space in which the network chooses, see `rltune.envs.spaces.make_network_actions`.
         num_envs: Rows of a step.
-        config: RLlib's, for ``normalize_actions`` and ``clip_actions``.
+        config: RLlib's, for ``normalize_actions``.
 
     Attributes:
+        shape: The shape of one action: () for a single choice, else that of a row, see `rltune.envs.actions`.
         dtype: The type of actions. Discrete ones have the type of argmax, so that nothing is cast for the environment.
         num_inputs: The number of outputs that describe an action's distribution.
         best: Returns the most likely actions [envs, ...] of outputs [envs, num_inputs].
     """
 
     def __init__(self, head: Head, space: gym.Space[Any], num_envs: int, rng: np.random.Generator, config: Any) -> None:
-        self.shape: tuple[int, ...] = space.shape or ()
-        self.dtype: Any = np.int64 if head.is_discrete else np.float32
-        size = int(space.n) if isinstance(space, gym.spaces.Discrete) else math.prod(self.shape)
-        self.num_inputs = head.count_outputs(size)
-        self.noise = Noise(rng, (num_envs, size), gumbel=head.is_discrete)
-        self._scaling: ActionScaling | None = None
+        sizes, num_numbers = count_parts(space)
+        is_one_choice = isinstance(space, gym.spaces.Discrete)
+        self.shape: tuple[int, ...] = () if is_one_choice else (len(sizes) + num_numbers,)
+        self.dtype: Any = np.float32 if num_numbers else np.int64
+        self.num_inputs = head.count_outputs(sizes[0] if is_one_choice else len(sizes) + num_numbers)
+        self.noise = Noise(rng, (num_envs, sum(sizes) + num_numbers), gumbel=sum(sizes))
+        self._numbers: ActionPart | None = None
         if isinstance(space, gym.spaces.Box):
-            mode = "normalize" if config.normalize_actions else "clip" if config.clip_actions else "raw"
-            self._scaling = make_scaling(mode, space.low, space.high)
+            # The wrapper of the environment scales and clips the numbers of several parts.
+            (self._numbers,) = ActionParts(describe_space(space), clips=not config.normalize_actions).parts
         self.best, self._draw = head.choose_best, head.draw
 
     def sample(self, inputs: Array) -> Array:
@@ -97,8 +112,24 @@ class Actions:
         return self._draw(inputs, self.noise())
 
     def for_env(self, actions: Array) -> Array:
-        """Scale and clip actions as RLlib's ``NormalizeAndClipActions`` does."""
-        return actions if self._scaling is None else self._scaling.apply(actions)
+        """Scale and clip actions as RLlib's ``NormalizeAndClipActions`` does, each number by its own bounds."""
+        if self._numbers is None:
+            return actions
+        scaled: Array = self._numbers.decode(actions)
+        return scaled
+
+
+def count_parts(space: gym.Space[Any]) -> tuple[tuple[int, ...], int]:
+    """Return the number of values of each choice in a network's space, and the number of its continuous outputs."""
+    sizes, num_numbers = list[int](), 0
+    for part in space.spaces if isinstance(space, gym.spaces.Tuple) else [space]:
+        if isinstance(part, gym.spaces.Discrete):
+            sizes.append(int(part.n))
+        elif isinstance(part, gym.spaces.MultiDiscrete):
+            sizes += part.nvec.tolist()
+        else:
+            num_numbers += math.prod(part.shape or ())
+    return tuple(sizes), num_numbers
 
 
 def make_actions(
@@ -111,18 +142,20 @@ def make_actions(
     """Build the sampling for an action space, with the distribution that RLlib's default modules use for it.
 
     Args:
+        space: The space in which the network chooses, see `rltune.envs.spaces.make_network_actions`.
         num_envs: Rows of a step.
         continuous: The kind of head for continuous actions.
 
     Raises:
-        UnsupportedError: For a space that only stock RLlib handles.
+        UnsupportedError: For another space, in which only stock RLlib acts.
     """
-    if isinstance(space, gym.spaces.Discrete):
-        if space.start != 0:
-            raise UnsupportedError(f"discrete actions that start at {space.start}")
+    kinds = gym.spaces
+    if isinstance(space, kinds.Discrete) and space.start == 0:
         return Actions(CategoricalHead(CategoricalHead.describe()), space, num_envs, rng, config)
-    if isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating):
-        if len(space.shape) != 1:
-            raise UnsupportedError(f"actions of shape {space.shape}")
+    is_box = isinstance(space, kinds.Box) and np.issubdtype(space.dtype, np.floating) and len(space.shape) == 1
+    if is_box:
         return Actions(continuous(continuous.describe()), space, num_envs, rng, config)
-    raise UnsupportedError(f"action space {type(space).__name__}")
+    parts = [type(part) for part in space] if isinstance(space, kinds.Tuple) else []
+    if parts == [kinds.MultiDiscrete, kinds.Box] or isinstance(space, kinds.MultiDiscrete):
+        return Actions(PartsHead(PartsHead.describe(sizes=count_parts(space)[0])), space, num_envs, rng, config)
+    raise UnsupportedError(f"action space {space}")

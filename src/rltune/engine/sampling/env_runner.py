@@ -23,7 +23,7 @@ from rltune.engine.networks.actor_critic import make_actor_critic
 from rltune.engine.on_policy.rollout import Collector, Rollout
 from rltune.engine.sampling.action_distributions import Actions, make_actions
 from rltune.engine.sampling.env_pickle import pickle_envs
-from rltune.engine.sampling.observation_filter import Moments, RunningMoments, wants_normalisation
+from rltune.engine.sampling.observation_filter import Moments, RunningMoments, make_normaliser
 from rltune.engine.sampling.vector_envs import make_envs, seed_runner
 from rltune.policies.bundle_reader import GaussianHead, Head
 
@@ -84,9 +84,9 @@ class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
             # super().__init__ has already called make_env() and built module and connectors.
             if self.env is not None:
                 self.make_collector()
-            elif wants_normalisation(self.config):
+            else:
                 # If remote runners sample, then the local runner has no environments and only keeps the statistics.
-                self.normaliser = RunningMoments(self.spaces[INPUT_ENV_SINGLE_SPACES][0].shape, 1)
+                self.normaliser = make_normaliser(self.config, self.spaces[INPUT_ENV_SINGLE_SPACES][0], 1)
         except BaseException:  # Stock RLlib or the next attempt makes its own.
             self.stop()
             raise
@@ -103,8 +103,7 @@ class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
     def make_collector(self) -> None:
         """Build the collector, which steps the environments; runners of off-policy algorithms build a stepper."""
         self._rng = self.make_generator()
-        if wants_normalisation(self.config):
-            self.normaliser = RunningMoments(self.env.single_observation_space.shape, self.num_envs)
+        self.normaliser = make_normaliser(self.config, self.env.row_space, self.num_envs)
         self.actions = make_actions(
             self.env.single_action_space, self.num_envs, self._rng, self.config, self.continuous_head
         )

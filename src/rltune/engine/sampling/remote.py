@@ -53,8 +53,8 @@ def collect_transitions(algorithm: Any, steps: int) -> None:
     # Epsilon depends on the steps of all runners together.
     clock = algorithm.counters["num_env_steps_sampled_lifetime"]
     answers = _call_runners(algorithm, "collect_transitions", moments=_moments_of(runner), steps=share, clock=clock)
-    for rows, taken, episodes, learned in answers:
-        algorithm.replay.extend(rows)
+    for collected, taken, episodes, learned in answers:
+        algorithm.replay.add(collected)
         algorithm.count(taken, episodes)
         _merge_learned(runner, learned)
 
@@ -62,7 +62,7 @@ def collect_transitions(algorithm: Any, steps: int) -> None:
 def _moments_of(runner: Any) -> Moments | None:
     """Return the merged observation statistics, which the local runner keeps; None without normalisation."""
     normaliser = runner.normaliser
-    return None if normaliser is None else (normaliser.count, normaliser.mean, normaliser.sum_squares)
+    return None if normaliser is None else normaliser.moments
 
 
 def _merge_learned(runner: Any, learned: Moments | None) -> None:

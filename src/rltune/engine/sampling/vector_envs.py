@@ -27,11 +27,14 @@ from numpy.typing import NDArray
 from ray.rllib.env.env_context import EnvContext
 from ray.tune.registry import ENV_CREATOR, _global_registry
 
+from rltune.compat.row_catalog import LAYOUT
 from rltune.engine.features import UnsupportedError
 from rltune.engine.sampling.process_copies import close_processes, find_lost_process, make_process_copies
 from rltune.envs.closing import close_env, make_copies
 from rltune.envs.episode import RECORD, EpisodeRecord
 from rltune.envs.guest import GUEST_FAULTS, call_guest, import_guest, raise_fault
+from rltune.envs.layout import Layout
+from rltune.envs.observations import make_view_space
 from rltune.envs.step_count import (
     NO_NUMBER,
     STEPS,
@@ -59,10 +62,13 @@ class ArrayEnvs(Protocol):
     Attributes:
         records: The records of the episodes that the last step ended, each with the number of its environment; empty
             where nothing but the rewards says what an episode is worth.
+        row_space: The space of the observations that come out, which are rows (`rltune.envs.layout`).
+        single_observation_space: The space of what RLlib's networks see of them, which differs where rows are bytes.
     """
 
     num_envs: int
     records: list[tuple[int, EpisodeRecord]]
+    row_space: gym.Space[Any]
     single_observation_space: gym.Space[Any]
     single_action_space: gym.Space[Any]
     observation_space: gym.Space[Any]
@@ -82,6 +88,11 @@ class ArrayEnvs(Protocol):
         """Close the environments."""
 
 
+def find_row_dtype(space: gym.Space[Any]) -> Any:
+    """Return the type in which rows of a space are kept: bytes as they are, all numbers as float32."""
+    return np.uint8 if space.dtype == np.uint8 else np.float32
+
+
 class SyncEnvs:
     """Steps single Gymnasium environments one after another, and writes the results into arrays.
 
@@ -94,7 +105,7 @@ class SyncEnvs:
     def __init__(self, make: Callable[[int], gym.Env[Any, Any]], num_envs: int) -> None:
         self.envs = make_copies(make, num_envs)
         self.num_envs = num_envs
-        self.single_observation_space = self.envs[0].observation_space
+        self.row_space = self.single_observation_space = self.envs[0].observation_space
         self.single_action_space = self.envs[0].action_space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
@@ -102,8 +113,10 @@ class SyncEnvs:
         self._shape = self.single_observation_space.shape or ()
         self._obs = np.zeros((num_envs, *self._shape), self.single_observation_space.dtype)
         # The product with zeros is NaN if an observation is infinite or NaN: no test is faster, for few numbers and for
-        # images.
-        self._flat, self._zeros = self._obs.reshape(-1), np.zeros(self._obs.size, self._obs.dtype)
+        # images. The numbers in rows of bytes have been tested where the rows were made.
+        self._has_floats = self._obs.dtype.kind == "f"
+        self._flat = self._obs.reshape(-1)
+        self._zeros = np.zeros(self._obs.size if self._has_floats else 0, self._obs.dtype)
         self._rewards = np.zeros(num_envs, np.float64)
         self._terminated = np.zeros(num_envs, np.bool_)
         self._truncated = np.zeros(num_envs, np.bool_)
@@ -170,7 +183,7 @@ class SyncEnvs:
         except GUEST_FAULTS as error:
             raise_fault(error, self.name_call(index))
         STEPS.steps += self.num_envs
-        if isnan(self._flat.dot(self._zeros)):
+        if self._has_floats and isnan(self._flat.dot(self._zeros)):
             require_finite(self._obs, self.name_call)
         return self._obs, self._rewards, self._terminated, self._truncated
 
@@ -206,11 +219,15 @@ class VectorEnvs:
             raise UnsupportedError(f"vector environment with autoreset mode {mode}")
         self.env = env
         self.num_envs = env.num_envs
-        self.single_observation_space = env.single_observation_space
+        self.row_space = self.single_observation_space = env.single_observation_space
         self.single_action_space = env.single_action_space
         self.observation_space = env.observation_space
         self.action_space = env.action_space
+        self._has_floats = np.issubdtype(self.observation_space.dtype, np.floating)
         self._zeros = np.zeros(math.prod(self.observation_space.shape or ()), self.observation_space.dtype)
+        # Gymnasium takes the choices and the numbers of all environments as two arrays.
+        parts = self.single_action_space
+        self._num_choices = parts[0].shape[0] if isinstance(parts, gym.spaces.Tuple) else None
         self._steps, self._has_failed = 0, False
         self.records: list[tuple[int, EpisodeRecord]] = []
 
@@ -239,8 +256,12 @@ class VectorEnvs:
     def step(self, actions: Array) -> Step:
         """Step all environments at once."""
         self._steps += 1
+        if (count := self._num_choices) is None:
+            sent: Any = actions
+        else:
+            sent = actions[:, :count].astype(np.int64), actions[:, count:]
         try:
-            obs, rewards, terminated, truncated, infos = read_step(self.env.step(actions))
+            obs, rewards, terminated, truncated, infos = read_step(self.env.step(sent))
         except GUEST_FAULTS as error:
             self._raise_fault(error, f"step {self._steps} of {self.num_envs} copies")
         records = infos.get(RECORD)
@@ -248,7 +269,7 @@ class VectorEnvs:
         self.records = [] if records is None else [each for each in enumerate(records) if each[1] is not None]
         STEPS.steps += self.num_envs
         read_rewards(np.asarray(rewards).tolist(), self.name_call)
-        if isnan(obs.ravel("K").dot(self._zeros)):
+        if self._has_floats and isnan(obs.ravel("K").dot(self._zeros)):
             require_finite(obs, self.name_call)
         return obs, rewards, terminated, truncated
 
@@ -289,17 +310,26 @@ def make_envs(config: Any, worker_index: int = 0) -> ArrayEnvs:
     Args:
         worker_index: RLlib's number of the env runner, 0 for the local one.
     """
+    envs = _make_envs(config, worker_index)
+    if about := config.model_config.get(LAYOUT):
+        envs.single_observation_space = make_view_space(Layout.from_dict(about))
+        envs.observation_space = batch_space(envs.single_observation_space, envs.num_envs)
+    return envs
+
+
+def _make_envs(config: Any, worker_index: int) -> ArrayEnvs:
     count = config.num_envs_per_env_runner
     context = EnvContext(config.env_config or {}, worker_index=worker_index)
     mode = gym.VectorizeMode(config.gym_env_vectorize_mode)
     creator = _find_creator(config.env)
     if creator is None:
         return _make_gym_envs(config.env, dict(config.env_config or {}), count, mode)
+    together = getattr(creator, "together", None)
+    creator = getattr(creator, "make_rows", creator)
     if mode == gym.VectorizeMode.VECTOR_ENTRY_POINT:
         with call_guest(f"make of {count} copies"):
             return VectorEnvs(creator(EnvContext({**context, "num_envs": count}, worker_index=worker_index)))
 
-    together = getattr(creator, "together", None)
     with call_guest(f"make of {count} copies"):
         native = together(count) if together is not None and mode == gym.VectorizeMode.SYNC else None
     if native is not None:
