@@ -26,6 +26,10 @@ COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
+GUEST_FAULTS = (Exception, SystemExit)
+"""What the user's code may raise. Interrupts and `rltune.envs.step_count.SamplingEnded` are others' and pass."""
+
+
 class Absent(Enum):
     """The type of `ABSENT`, which is no value, and so is different from None, a setting's ``null``."""
 

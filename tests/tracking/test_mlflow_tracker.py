@@ -399,6 +399,27 @@ def test_a_server_that_fails_on_writes_alone_loses_no_point(folder, server):
     assert sweep.check_curves() == 2 * 3 * step
 
 
+class RefusesFiles(Proxy):
+    """Keeps no artifacts; all other requests are passed on."""
+
+    def do_PUT(self):
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        return self.answer(403, "text/html", b"<html>") if "artifacts" in self.path else self.pass_on()
+
+
+@pytest.mark.usefixtures("short_pauses")
+def test_files_that_are_refused_hold_up_no_point_and_no_end(folder, server):
+    with RefusesFiles.serve(server) as uri:
+        sweep = Sweep(folder, uri, "nofiles").begin(trials=2).reports([1, 2], trials=2).settle()
+        for number in range(2):
+            sweep.end(number, "COMPLETE")
+        sweep.tracker.artifact(folder / "nofiles" / "config.yaml")
+        assert not sweep.tracker.close("FINISHED", 60.0), "the files are left"
+    sweep.uri = server.uri
+    assert set(sweep.statuses().items()) == {(name, "FINISHED") for name in ("nofiles", "trial-000", "trial-001")}
+    assert sweep.check_curves() == 2 * 2 * 2
+
+
 def test_a_trial_that_breaks_a_constraint_says_so_in_mlflow(folder):
     """And the sweep's best score is none of its."""
     sweep = Sweep(folder)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from rltune.errors import ConfigError, describe_exception, nearest
+from rltune.errors import GUEST_FAULTS, ConfigError, RltuneError, UnavailableError, describe_exception, nearest
 
 
 def import_entry_point(key: str, target: str, what: str, accepts: Callable[[Any], bool], usage: str, fix: str) -> Any:
@@ -30,7 +31,7 @@ def import_entry_point(key: str, target: str, what: str, accepts: Callable[[Any]
         if not hasattr(imported, name):
             close = nearest(name, [each for each, value in vars(imported).items() if accepts(value)])
         loaded = getattr(imported, name)
-    except Exception as error:  # A user's module may raise anything when it is imported.
+    except GUEST_FAULTS as error:  # A user's module may raise anything when it is imported.
         raise ConfigError(
             key,
             target,
@@ -41,6 +42,30 @@ def import_entry_point(key: str, target: str, what: str, accepts: Callable[[Any]
     if not accepts(loaded):
         raise ConfigError(key, target, f"is no {what}", usage, fix)
     return loaded
+
+
+@contextlib.contextmanager
+def naming_setting(key: str, value: Any, allowed: str, fix: str) -> Iterator[None]:
+    """Turn an exception of a user's class into an error that names the setting, unless it is an `RltuneError`.
+
+    Args:
+        key: The setting that names the class or its arguments.
+        value: Its value.
+        allowed: What the error says is allowed.
+        fix: The suggestion in the error.
+
+    Raises:
+        UnavailableError: What the class needs does not answer, so that the same command may succeed later.
+        ConfigError: The class has raised something else.
+    """
+    try:
+        yield
+    except (RltuneError, ImportError):
+        raise
+    except (ConnectionError, TimeoutError) as error:
+        raise UnavailableError(f": {describe_exception(error)}", allowed, fix, key=key, value=value) from error
+    except GUEST_FAULTS as error:
+        raise ConfigError(key, value, f": {describe_exception(error)}", allowed, fix) from error
 
 
 def is_subclass(base: type) -> Callable[[Any], bool]:

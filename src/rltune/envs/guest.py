@@ -23,10 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from rltune.errors import Cause, GuestError, RltuneError, describe_exception, read_text
-
-GUEST_FAULTS = (Exception, SystemExit)
-"""What the user's code may raise. Interrupts and `rltune.envs.step_count.SamplingEnded` are others' and pass."""
+from rltune.errors import GUEST_FAULTS, Cause, GuestError, RltuneError, describe_exception, read_text
 
 ONE_PORT_EACH = (
     "a port for each copy that no other copy or program uses",

@@ -16,9 +16,9 @@ import numpy as np
 
 from rltune.envs.closing import close_env
 from rltune.envs.episode import RECORD, EpisodeRecord
-from rltune.envs.guest import GUEST_FAULTS, is_termination
+from rltune.envs.guest import is_termination
 from rltune.envs.step_count import read_reset, read_step
-from rltune.errors import GuestError, RltuneError, describe_exception
+from rltune.errors import GUEST_FAULTS, GuestError, RltuneError, describe_exception
 
 WINDOW_S = 600.0  # The limit on restarts holds for any ten minutes, so that a copy that always fails ends its trial.
 

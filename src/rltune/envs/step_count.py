@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import SyncVectorEnv
 
-from rltune.envs.guest import GUEST_FAULTS, call_guest, make_fault, raise_fault
-from rltune.errors import Cause, GuestError, RewardError
+from rltune.envs.guest import call_guest, make_fault, raise_fault
+from rltune.errors import GUEST_FAULTS, Cause, GuestError, RewardError
 
 NO_NUMBER = (TypeError, ValueError, OverflowError, RuntimeError)
 """What a conversion to a number raises if there is no single number; torch raises a RuntimeError."""

@@ -21,13 +21,13 @@ from rltune.envs.closing import call_make, close_env
 from rltune.envs.copies import Copy, build_own
 from rltune.envs.episode import was_cut
 from rltune.envs.facts import describe_space
-from rltune.envs.guest import GUEST_FAULTS, call_guest, raise_fault
+from rltune.envs.guest import call_guest, raise_fault
 from rltune.envs.objective import Objective, Score, make_score
 from rltune.envs.pettingzoo import TeamEnv
 from rltune.envs.spaces import find_observation_fault, to_python
 from rltune.envs.spec import EnvSpec, spec_of
 from rltune.envs.step_count import read_reset, read_reward, read_step
-from rltune.errors import ConfigError, PolicyError, choices
+from rltune.errors import GUEST_FAULTS, ConfigError, PolicyError, choices
 from rltune.policies import bundle_reader
 from rltune.policies.policy import AnyPolicy, load_playable, make_mask_reader
 from rltune.policies.result import Evaluation, explain_cut

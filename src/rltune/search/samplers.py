@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from rltune.errors import ConfigError, choices, describe_exception
+from rltune.config.entry_points import naming_setting
+from rltune.errors import ConfigError, choices
 from rltune.search.class_names import import_class
 from rltune.search.conditions import WHEN, format_yaml_value
 from rltune.search.dimensions import CONTINUOUS, Dimension
@@ -242,18 +243,11 @@ def check_sampler(kind: str, args: Mapping[str, Any], space: Space) -> None:
                 f"correct or remove it: ~searcher.args.{name}",
             )
     try:
-        _propose_once(build_sampler(kind, args, 0, space.is_conditional), space)
+        with naming_setting("searcher.args", dict(args), "values that Optuna accepts", "~searcher.args"):
+            _propose_once(build_sampler(kind, args, 0, space.is_conditional), space)
     except ImportError as error:
         raise ConfigError(
             "searcher.kind", kind, f"needs a package: {error}", "a searcher whose packages are installed", "searcher=rf"
-        ) from None
-    except Exception as error:  # The sampler may be a user's class, which may raise any exception.
-        raise ConfigError(
-            "searcher.args",
-            dict(args),
-            f": {describe_exception(error)}",
-            "values that Optuna accepts",
-            "~searcher.args",
         ) from None
 
 

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rltune.errors import ABSENT, ConfigError, choices, describe_exception
+from rltune.config.entry_points import naming_setting
+from rltune.errors import ABSENT, ConfigError, choices
 from rltune.records import Direction, Report
 from rltune.search.class_names import import_class
 
@@ -147,18 +148,8 @@ def build_stopping_rule(
                 f"a value for each argument of the {kind} scheduler: {', '.join(arguments)}",
                 f"add scheduler.args.{name}=...",
             )
-    try:
+    with naming_setting("scheduler.args", dict(args), f"values that {kind} accepts", "~scheduler.args"):
         rule: StoppingRule = cls(env_steps=env_steps, **({} if kind == "none" else args))
-    except ConfigError:
-        raise
-    except Exception as error:  # The rule may be a user's class, which may raise any exception.
-        raise ConfigError(
-            "scheduler.args",
-            dict(args),
-            f": {describe_exception(error)}",
-            f"values that {kind} accepts",
-            "~scheduler.args",
-        ) from None
     return rule if direction is Direction.MAX else Minimizing(rule)
 
 

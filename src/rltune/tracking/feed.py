@@ -225,17 +225,29 @@ class Feed:
         if not self._is_open:
             self.tracker.open()
             self._is_open = True
-        self._deliver_ledger()
-        if is_last:
-            while self._operations:
-                name, operation = self._operations[0]
-                self._attempt(name, partial(operation, self.tracker))
-                self._operations.pop(0)
-            # If an operation found that a run was deleted in MLflow, then the run's rows must be delivered again.
-            self._deliver_ledger()
+        if not is_last:
+            return self._deliver_ledger()
+        try:
+            self._publish()
+        except (_AbandonedError, _RefusedError, LeaseLostError, SQLAlchemyError):
+            raise
+        except BaseException:
+            # Files may be kept by another server than runs, and no run is to stay open because that one is away.
             self._attempt("the end of the sweep", partial(self.tracker.end, *self._ending))
-            self._attempt("its closing", self.tracker.close)
-        self._is_delivered = is_last
+            raise
+        self._attempt("the end of the sweep", partial(self.tracker.end, *self._ending))
+        self._attempt("its closing", self.tracker.close)
+        self._is_delivered = True
+
+    def _publish(self) -> None:
+        """Deliver the rest of the ledger and what is published at the end."""
+        self._deliver_ledger()
+        while self._operations:
+            name, operation = self._operations[0]
+            self._attempt(name, partial(operation, self.tracker))
+            self._operations.pop(0)
+        # If an operation found that a run was deleted in MLflow, then the run's rows must be delivered again.
+        self._deliver_ledger()
 
     def _deliver_ledger(self) -> None:
         """Deliver new reports page by page, then the state of trials without new reports, then checkpoints."""

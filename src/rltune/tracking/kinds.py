@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
-from rltune.config.entry_points import import_entry_point, is_subclass
+from rltune.config.entry_points import import_entry_point, is_subclass, naming_setting
 from rltune.config.schema import TRACKERS, TrackingConfig
-from rltune.errors import ConfigError, RltuneError, choices, describe_exception, nearest
+from rltune.errors import ConfigError, choices, nearest
 from rltune.tracking.notification import NotificationTracker, check_target
 from rltune.tracking.tracker import Tracker
 
@@ -34,21 +34,14 @@ def check_trackers(tracking: TrackingConfig, notify: str | None) -> None:
     check_target(notify)
 
 
-@contextmanager
-def naming_tracker(tracker: type[Tracker]) -> Iterator[None]:
-    """Turn an exception of a user's tracker class into an error that names the class, unless it is an RltuneError."""
-    try:
-        yield
-    except RltuneError:
-        raise
-    except Exception as error:
-        raise ConfigError(
-            "tracking.kinds",
-            [tracker.__name__],
-            f": the class raised {describe_exception(error)}",
-            "a tracker whose check and constructor raise no error",
-            "tracking.kinds=[mlflow], or tracking.kinds=[] for none",
-        ) from error
+def naming_tracker(tracker: type[Tracker]) -> AbstractContextManager[None]:
+    """Turn an exception of a user's tracker class into an error that names the class, see `naming_setting`."""
+    return naming_setting(
+        "tracking.kinds",
+        [tracker.__name__],
+        "a tracker whose check and constructor raise no error",
+        "tracking.kinds=[mlflow], or tracking.kinds=[] for none",
+    )
 
 
 def import_trackers(kinds: Sequence[str]) -> list[type[Tracker]]:

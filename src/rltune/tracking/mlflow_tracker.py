@@ -6,6 +6,7 @@ the same name, step, time and value once. Runs in the feed's thread (`rltune.tra
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -94,6 +95,7 @@ class MLflowTracker(Tracker):
         self._ended: set[str] = set()  # The entry tags of trials whose MLflow runs this tracker has ended.
         self._may_miss_runs = False  # Whether the server may have trials' runs whose ids the ledger does not know.
         self._sweep_run_id = ""
+        self._texts: dict[str, str] = {}  # The files about the sweep that are still to be logged.
         self._curve: BestScoreCurve | None = None
 
     # -- Methods that the feed calls ----------------------------------------------------------------------------------
@@ -143,11 +145,12 @@ class MLflowTracker(Tracker):
                 self._runs.reopen(run_id)
         self._runs.log(run_id, params, tags, [])
         if not self._sweep_run_id:
-            for file, text in sweep.texts.items():
-                self._runs.log_text(run_id, text, file)
+            self._texts = dict(sweep.texts)
         if run_id != record.mlflow_run_id:
             self._ledger.change_sweep(mlflow_run_id=run_id)
         self._sweep_run_id = run_id
+        with contextlib.suppress(Exception):  # The store of artifacts may be another server, which holds up no points.
+            self._log_texts()
 
     def write(self, trial: TrialRecord, reports: Sequence[Report]) -> None:
         """Log reports to a trial's MLflow run, which is created, continued or ended as the trial's state requires."""
@@ -203,6 +206,13 @@ class MLflowTracker(Tracker):
     def end(self, status: str, outcome: Outcome | None) -> None:
         """End the sweep's and the baseline's MLflow runs with the status, and other open child runs as KILLED."""
         self._end_runs(self.sweep.key, status)
+        self._log_texts()
+
+    def _log_texts(self) -> None:
+        """Log the texts about the sweep that MLflow does not have yet."""
+        for file, text in [*self._texts.items()]:
+            self._runs.log_text(self._sweep_run_id, text, file)
+            del self._texts[file]
 
     def _end_runs(self, key: str, status: str) -> None:
         running, end_ms = " and attributes.status = 'RUNNING'", int(time.time() * 1000)

@@ -16,10 +16,10 @@ from typing import Any
 import gymnasium as gym
 
 from rltune.envs.closing import COPIES, call_make, close_env
-from rltune.envs.guest import GUEST_FAULTS, call_guest, raise_fault
+from rltune.envs.guest import call_guest, raise_fault
 from rltune.envs.spaces import PlainNumbers
 from rltune.envs.step_count import read_observation, read_rewards
-from rltune.errors import Cause, GuestError, RltuneError
+from rltune.errors import GUEST_FAULTS, Cause, GuestError, RltuneError
 
 CLOSE_S = 10.0  # How long a process may take to close its copy after another one has failed.
 

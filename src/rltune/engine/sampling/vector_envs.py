@@ -32,7 +32,7 @@ from rltune.engine.features import UnsupportedError
 from rltune.engine.sampling.process_copies import close_processes, find_lost_process, make_process_copies
 from rltune.envs.closing import close_env, make_copies
 from rltune.envs.episode import RECORD, EpisodeRecord
-from rltune.envs.guest import GUEST_FAULTS, call_guest, import_guest, raise_fault
+from rltune.envs.guest import call_guest, import_guest, raise_fault
 from rltune.envs.layout import Layout
 from rltune.envs.observations import make_view_space
 from rltune.envs.step_count import (
@@ -44,7 +44,7 @@ from rltune.envs.step_count import (
     read_step,
     require_finite,
 )
-from rltune.errors import GuestError
+from rltune.errors import GUEST_FAULTS, GuestError
 
 Array = NDArray[Any]
 Step = tuple[Array, Array, Array, Array]
