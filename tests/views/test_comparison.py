@@ -11,7 +11,7 @@ import pytest
 from ended import make_certification, write_sweep
 
 from rltune.certification.result import Configuration, SeedResult, judge_configurations
-from rltune.errors import StudyError
+from rltune.errors import CONTROLS, StudyError
 from rltune.ledger.storage import open_ledger
 from rltune.records import BASELINE
 from rltune.views.comparison import compare_sweeps
@@ -41,6 +41,16 @@ def test_certified_sweeps_are_compared_with_the_first(tmp_path: Path) -> None:
     text, page = comparison.save(tmp_path / "comparison")
     assert text.read_text() == comparison.markdown()
     assert "Plotly.newPlot" in page.read_text()
+
+
+def test_names_of_others_change_neither_terminal_nor_page(tmp_path: Path) -> None:
+    evil = "one\x1b]0;title\x07\u202e<script>"
+    write_sweep(tmp_path / evil, 3, make_certification())
+    write_sweep(tmp_path / "two", 3, make_certification(38.0))
+    comparison = compare_sweeps([evil, "two"], tmp_path)
+    text, _ = comparison.save(tmp_path / "comparison")
+    assert not CONTROLS.search(comparison.markdown() + text.read_text())
+    assert "<script>" not in text.read_text()
 
 
 def test_what_cannot_be_compared_is_refused_by_its_key(tmp_path: Path) -> None:

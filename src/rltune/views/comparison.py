@@ -12,7 +12,7 @@ from rltune.certification.result import Certification
 from rltune.config.schema import ObjectiveConfig
 from rltune.envs.objective import Objective
 from rltune.envs.spec import spec_of
-from rltune.errors import StudyError
+from rltune.errors import StudyError, clean_text
 from rltune.formatting import (
     format_count,
     format_duration,
@@ -110,7 +110,7 @@ class Comparison:
             "so many that a winner which does better at most every other time would win them in at most one comparison "
             "of 20, although each winner was chosen by these runs."
         )
-        return "\n\n".join((self.env, table, explained, *self.notes)) + "\n"
+        return clean_text("\n\n".join((self.env, table, explained, *self.notes)) + "\n")
 
     def save(self, folder: Path) -> list[Path]:
         """Write ``comparison.md`` and the figure ``comparison.html`` into a folder, which is created if missing."""
@@ -119,7 +119,7 @@ class Comparison:
 
         folder.mkdir(parents=True, exist_ok=True)
         text, page = folder / "comparison.md", folder / "comparison.html"
-        text.write_text(self.markdown(), encoding="utf-8")
+        text.write_text(self.markdown().replace("<", "&lt;"), encoding="utf-8")  # Names of others hold no HTML.
         rows: list[dict[str, Any]] = [
             {
                 "name": f"{row.name}<br>{row.winner}",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from rich.table import Table
 
 from rltune.envs.objective import Objective
-from rltune.errors import RltuneError
+from rltune.errors import RltuneError, clean_text
 from rltune.formatting import first_line, format_count, format_interval, format_objective, spell_command
 from rltune.ledger.sweep_ref import SweepRef
 from rltune.views.terminal import open_console, print_sections
@@ -84,6 +84,7 @@ def _fit_columns(rows: Sequence[tuple[str, ...]], width: int) -> Table:
         rows: The headings, then the sweeps. The first two columns are always kept whole, because users copy them.
         width: The terminal's width in characters.
     """
+    rows = [tuple(map(clean_text, row)) for row in rows]
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     kept = [index for index in range(len(widths)) if index < 2 or sum(widths[: index + 1]) + index <= width]
@@ -134,7 +135,8 @@ def show_evaluation(
     table = Table.grid(padding=(0, 2))
     run = info.get("run") or f"trial {info.get('trial', '?')}"
     table.add_row("policy", f"{uri}  ({info.get('algo', '?')}, {run})")
-    table.add_row("environment", " ".join([env["id"], *(f"{key}={value}" for key, value in env["kwargs"].items())]))
+    words = (env["id"], *(f"{key}={value}" for key, value in env["kwargs"].items()))
+    table.add_row("environment", clean_text(" ".join(words)))
     table.add_row("episodes", str(len(result.returns)))
     table.add_row("actions", "deterministic" if result.deterministic else "sampled")
     objective = Objective.from_settings(env.get("objective"))

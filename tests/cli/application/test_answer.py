@@ -22,7 +22,7 @@ from ended import make_certification, write_sweep
 import rltune
 from rltune.cli.application.answer import Answer, explain_crash, own_output, take_switch, to_json
 from rltune.cli.application.program import main
-from rltune.errors import ConfigError
+from rltune.errors import CONTROLS, ConfigError
 from rltune.ledger.lease import take_lease
 from rltune.ledger.storage import open_ledger
 from rltune.service.descriptions import SweepDescriptions
@@ -130,6 +130,13 @@ def test_unknown_bytes_break_no_report() -> None:
     for text in (error.pretty(), to_json(error.to_dict()), Path(error.fix.removeprefix("see ")).read_text()):
         assert "udcff.stl" in text.encode().decode()
     assert json.loads(to_json({"path": "\udcff"})) == {"path": "\udcff"}
+
+
+def test_an_answer_has_nothing_that_changes_a_terminal() -> None:
+    name = "a\x1b]0;b\x9b31m\u202ec"
+    text = to_json({name: [name]})
+    assert not CONTROLS.search(text)
+    assert json.loads(text) == {name: [name]}
 
 
 def test_a_switch_is_taken_out_of_the_command_line() -> None:

@@ -20,7 +20,7 @@ from typing import Any, NoReturn, TextIO
 
 from yaml import MarkedYAMLError
 
-from rltune.errors import ConfigError, RltuneError, UnexpectedError, describe_exception
+from rltune.errors import CONTROLS, ConfigError, RltuneError, UnexpectedError, describe_exception
 from rltune.formatting import to_plain
 from rltune.secrets import redact
 
@@ -141,4 +141,5 @@ def explain_crash(error: Exception) -> RltuneError:
 def to_json(value: Any) -> str:
     """Serialize a value as one line of JSON; NaN and infinite numbers become null."""
     text = json.dumps(to_plain(value), ensure_ascii=False, allow_nan=False)
+    text = CONTROLS.sub(lambda control: f"\\u{ord(control[0]):04x}", text)  # What changes a terminal is escaped.
     return text.encode("utf-8", "backslashreplace").decode()  # An escaped half character is JSON, and can be printed.
