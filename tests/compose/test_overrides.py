@@ -166,3 +166,18 @@ def test_a_range_may_be_written_as_a_call():
     assert spell_word("space.lr=tune.choice([1,2])", RunConfig) == "space.lr=[choice,1,2]"
     assert spell_word("space.lr=grid_search([1,2])", RunConfig) == "space.lr=[grid_search,1,2]"
     assert spell_word("space.lr=sort([1,2])", RunConfig) == "space.lr=sort([1,2])"
+
+
+@pytest.mark.parametrize(
+    ("word", "plus"),
+    [
+        ("env.kwargs={size: 4}", "++"),
+        ("env.encode={camera: image}", "++"),
+        ("env.encode.robot.camera=flat", "++"),
+        ("env.kwargs.size=4", ""),
+        ("+env.kwargs={size: 4}", ""),
+        ("env.id=CartPole-v1", ""),
+    ],
+)
+def test_an_environments_own_keys_are_added(word: str, plus: str) -> None:
+    assert spell_word(word, RunConfig) == plus + word

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
+from dataclasses import asdict
 from typing import Any
 
 import gymnasium
@@ -18,6 +19,7 @@ from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
 from rltune.algorithms.build import import_config_class
 from rltune.compat.rllib_internals import read_part
+from rltune.compat.row_catalog import see_rows
 from rltune.compose.composing import conf_dir
 from rltune.config.capabilities import (
     MODEL_SETTINGS,
@@ -30,6 +32,7 @@ from rltune.config.capabilities import (
     network_of,
 )
 from rltune.driver.plan import make_plan
+from rltune.envs.observations import make_layout, make_view_space
 from rltune.errors import ConfigError
 
 ALGOS = sorted(path.stem for path in (conf_dir() / "algo").glob("*.yaml"))
@@ -114,13 +117,16 @@ def test_the_settings_that_a_row_calls_unread_change_no_network(name: str, is_di
         return
     plain = {**PLAIN, **({"conv_filters": [[4, 4, 4]]} if is_image else {})}
     observations = gymnasium.spaces.Box(0, 1, shape, np.float32)
+    layout = make_layout(observations)
     actions = gymnasium.spaces.Discrete(2) if is_discrete else gymnasium.spaces.Box(-1, 1, (1,), np.float32)
 
     def build(**settings: Any) -> str:
         torch.manual_seed(0)
         config = load(name)().environment(observation_space=observations, action_space=actions)
-        config.rl_module(model_config=DefaultModelConfig(**{**plain, **settings}))
-        spec = config.get_multi_rl_module_spec(spaces={"default_policy": (observations, actions)}, inference_only=False)
+        config.rl_module(model_config={**asdict(DefaultModelConfig()), **plain, **settings})
+        see_rows(config, layout)
+        spaces = {"default_policy": (make_view_space(layout) if is_image else observations, actions)}
+        spec = config.get_multi_rl_module_spec(spaces=spaces, inference_only=False)
         module = spec.build()["default_policy"]
         weights = [(key, float(value.sum()), value.shape) for key, value in module.state_dict().items()]
         return f"{module} {weights}"

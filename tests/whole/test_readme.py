@@ -31,7 +31,7 @@ from rltune.cli.application.command import PolicyConfig
 from rltune.cli.application.composed import ComposedCommand
 from rltune.cli.application.program import load_commands
 from rltune.compose.command_settings import read_command_settings
-from rltune.compose.overrides import quote_free_text
+from rltune.compose.overrides import spell_word
 from rltune.config.bounds import list_bounds
 from rltune.config.schema import RunConfig, derive_env_name
 from rltune.config.validation import parse_config
@@ -88,7 +88,7 @@ def composed(command: str, overrides: list[str], folder: Path | None = None) -> 
     has_own = any(Path(path).stem in chosen for path in OWN_FILES)  # The rest composes from our files alone, once.
     added = [f"hydra.searchpath=[file://{folder}]"] if folder and has_own else []
     overrides = [word for word in overrides if word not in ("--config-dir", "conf")]  # the folder, where there is one
-    return compose(command, *map(quote_free_text, overrides), *added)
+    return compose(command, *(spell_word(word, schema) for word in overrides), *added)
 
 
 def check_request(settings: DictConfig) -> RunConfig:

@@ -204,7 +204,7 @@ def test_resumed_it_has_each_trial_once(requested: Requested) -> None:
 def test_own_code_is_told_and_its_error_ends_nothing(requested: Requested) -> None:
     assert "0 FAIL" in requested.notified.splitlines()
     lines = requested.ran.out.splitlines()
-    assert len([line for line in lines if "Log does not accept" in line and "ends nothing" in line]) == 1
+    assert len([line for line in lines if "Log refused" in line and "ends nothing" in line]) == 1
 
 
 def test_the_notified_address_is_told_of_each_end(requested: Requested, server: Listener) -> None:

@@ -16,13 +16,21 @@ from rltune.search.dimensions import KINDS
 
 OPEN = ("algo", "constraints", "env", "scheduler", "searcher", "space")  # Config groups to which users may add keys.
 
+MAPPINGS = ("env.kwargs", "env.per_copy", "env.encode")  # Settings whose keys are an environment's own.
 _NUMBER = re.compile(r"(?i)[+-]?(?:[\d._]+(?:e[+-]?\d+)?|inf|nan)|true|false")
 _CALLED = re.compile(r"(\+*space\.[\w.]+)=((?:\w+\.)*)(\w+)\((.*)\)")
 
 
 def spell_word(word: str, schema: type) -> str:
     """Translate one setting, as users type it, to Hydra's override grammar."""
-    return write_whole_numbers(quote_free_text(write_range(word)), schema)
+    return write_whole_numbers(quote_free_text(write_range(add_to_mapping(word))), schema)
+
+
+def add_to_mapping(word: str) -> str:
+    """Let ``env.kwargs={size: 4}`` and ``env.encode.camera=image`` add keys, for which Hydra wants a ``++``."""
+    key, _, value = word.partition("=")
+    is_whole = key in MAPPINGS and value.lstrip().startswith("{")
+    return f"++{word}" if is_whole or key.startswith("env.encode.") else word
 
 
 def write_range(word: str) -> str:

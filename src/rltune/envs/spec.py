@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from typing import Any, NamedTuple, cast
 
@@ -281,8 +281,17 @@ def spec_of(config: Any) -> EnvSpec:
         max_copies=max_copies,
         joint_actions=bool(raw.get("joint_actions")),
         action_mask=raw.get("action_mask") or "auto",
-        encode=raw.get("encode") or {},
+        encode=dict(_list_names(raw.get("encode") or {})),
     )
+
+
+def _list_names(encode: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """List the leaves that ``env.encode`` names: ``robot.camera`` may also be typed as a mapping in a mapping."""
+    for key, value in encode.items():
+        if isinstance(value, Mapping):
+            yield from _list_names(value, f"{path}{key}.")
+        else:
+            yield f"{path}{key}", value
 
 
 def _check_per_copy(per_copy: Mapping[str, Any], kwargs: Mapping[str, Any]) -> None:
