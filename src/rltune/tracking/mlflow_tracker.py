@@ -95,6 +95,7 @@ class MLflowTracker(Tracker):
         self._ended: set[str] = set()  # The entry tags of trials whose MLflow runs this tracker has ended.
         self._may_miss_runs = False  # Whether the server may have trials' runs whose ids the ledger does not know.
         self._sweep_run_id = ""
+        self._has_ended = False  # Whether the sweep's run has ended and takes only what is still to be delivered.
         self._texts: dict[str, str] = {}  # The files about the sweep that are still to be logged.
         self._curve: BestScoreCurve | None = None
 
@@ -141,7 +142,7 @@ class MLflowTracker(Tracker):
             # A driver that was killed may have created trials' runs without storing their ids.
             self._may_miss_runs = True
             params, tags = self._runs.compare(run, params, tags)
-            if run.info.status != "RUNNING":
+            if run.info.status != "RUNNING" and not self._has_ended:
                 self._runs.reopen(run_id)
         self._runs.log(run_id, params, tags, [])
         if not self._sweep_run_id:
@@ -206,6 +207,7 @@ class MLflowTracker(Tracker):
     def end(self, status: str, outcome: Outcome | None) -> None:
         """End the sweep's and the baseline's MLflow runs with the status, and other open child runs as KILLED."""
         self._end_runs(self.sweep.key, status)
+        self._has_ended = True
         self._log_texts()
 
     def _log_texts(self) -> None:
