@@ -152,7 +152,7 @@ def test_the_check_runs_in_a_process_of_its_own(monkeypatch):
     specs = [ExtractorSpec(f"{NETS}:Linear", {}), ExtractorSpec("no_such_nets:Linear", {})]
     monkeypatch.delitem(sys.modules, NETS, raising=False)
     with pytest.raises(GuestError) as refused:
-        examine_extractors(specs, VECTOR, make_layout(VECTOR), 60)
+        examine_extractors(specs, VECTOR, make_layout(VECTOR), 300)
     assert (refused.value.key, refused.value.value) == ("algo.rl_module.encoder", "no_such_nets:Linear")
     assert NETS not in sys.modules
 
