@@ -11,7 +11,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path, PurePath
 from typing import Any
@@ -207,6 +207,15 @@ class TextTable:
         """Return the table in Markdown."""
         lines = [self.headings, tuple("---" for _ in self.headings), *self.rows]
         return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def flatten_settings(settings: Any, joint: str = ".", key: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each value of nested settings with its dotted key; lists count as values, empty mappings are skipped."""
+    if not isinstance(settings, Mapping):
+        yield key, settings
+        return
+    for name, value in settings.items():
+        yield from flatten_settings(value, joint, f"{key}{joint}{name}" if key else str(name))
 
 
 def to_plain(value: Any) -> Any:

@@ -21,7 +21,7 @@ from rltune.config.names import conf_dir
 from rltune.config.settings_file import load_settings
 from rltune.config.validation import check_normalise
 from rltune.errors import ABSENT, ConfigError, choices, nearest, spell
-from rltune.formatting import format_value
+from rltune.formatting import flatten_settings, format_value
 from rltune.search.dimensions import KINDS, guess_kind
 from rltune.search.space import Space, parse_space
 
@@ -124,7 +124,7 @@ def build_search_space(algo: Mapping[str, Any], raw: Mapping[str, Any]) -> Space
         ConfigError: As `rltune.search.space.parse_space`, or an argument is misspelt, or its values would need
             different shares of the machine.
     """
-    arguments, raw = list_arguments(algo), dict(_flatten_names(raw))
+    arguments, raw = list_arguments(algo), dict(flatten_settings(raw))
     for name, form in raw.items():
         if name.startswith(f"{ENCODER_KWARGS}."):
             continue
@@ -147,15 +147,6 @@ def build_search_space(algo: Mapping[str, Any], raw: Mapping[str, Any]) -> Space
             )
     unambiguous = tuple(name for name, paths in arguments.items() if len(paths) == 1)
     return parse_space(raw, values_of(algo, unambiguous))
-
-
-def _flatten_names(raw: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the settings of a space by dotted name: ``space.encoder_kwargs.heads=...`` is a mapping in a mapping."""
-    for key, form in raw.items():
-        if isinstance(form, Mapping):
-            yield from _flatten_names(form, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", form
 
 
 def values_of(algo: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:

@@ -20,10 +20,10 @@ from rltune.compose.explaining import explain_bare_word, explain_key, refuse_fla
 from rltune.compose.overrides import write_whole_numbers
 from rltune.config.bounds import find_type, read_types
 from rltune.config.names import conf_dir
-from rltune.config.settings_file import flatten_settings, load_settings, parse_yaml
+from rltune.config.settings_file import load_settings, parse_yaml
 from rltune.config.validation import to_typed
 from rltune.errors import ConfigError
-from rltune.formatting import spell_command
+from rltune.formatting import flatten_settings, spell_command
 
 T = TypeVar("T")
 

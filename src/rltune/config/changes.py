@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from rltune.config.schema import MEASURED, RunConfig
-from rltune.config.settings_file import flatten_settings, redact_config
+from rltune.config.settings_file import redact_config
 from rltune.errors import StudyError, spell
-from rltune.formatting import spell_command
+from rltune.formatting import flatten_settings, spell_command
 
 LOCAL = "local"  # cluster.address=local stands for a local Ray in a resume, where null means no change.
 ENDURANCE = ("env.restarts", "env.max_copies", "failures.max_retries", "failures.stall_s")

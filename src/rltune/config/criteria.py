@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rltune.config.settings_file import flatten_settings
 from rltune.errors import ConfigError
+from rltune.formatting import flatten_settings
 from rltune.records import Check, Direction, TrialRecord
 
 TRAIN_S = "train_s"

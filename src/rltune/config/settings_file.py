@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -211,15 +211,6 @@ def format_settings(settings: Mapping[str, Any], key: str | None = None) -> str:
 def redact_config(config: RunConfig) -> dict[str, Any]:
     """Return settings as nested dictionaries and lists, without logins; of ``notify`` only the host is kept."""
     return asdict(config)  # The copy of a secret is what it shows.
-
-
-def flatten_settings(settings: Any, joint: str = ".", key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield each value of nested settings with its dotted key; lists count as values, empty mappings are skipped."""
-    if not isinstance(settings, Mapping):
-        yield key, settings
-        return
-    for name, value in settings.items():
-        yield from flatten_settings(value, joint, f"{key}{joint}{name}" if key else str(name))
 
 
 def write_settings(folder: Path, settings: Mapping[str, Any], key: str | None = None) -> None:

@@ -21,9 +21,9 @@ from rltune.config.buckets import BUCKETS, is_bucket
 from rltune.config.capabilities import MODEL_SETTINGS, SECTIONS
 from rltune.config.criteria import parse_constraints
 from rltune.config.schema import MAX_ON_GPU, MEASURED, EnvConfig, RunConfig
-from rltune.config.settings_file import flatten_settings
 from rltune.config.uris import SECRET_VARIABLES, conceal_setting, holds_plain_login
 from rltune.errors import ABSENT, ConfigError, choices
+from rltune.formatting import flatten_settings
 from rltune.other_tools import Answer, find_answer
 
 NORMALISABLE = ("observations", "rewards")

@@ -26,12 +26,12 @@ from rltune.config.changes import (
 )
 from rltune.config.names import make_sweep_name, sweep_folder_of
 from rltune.config.schema import RunConfig
-from rltune.config.settings_file import flatten_settings, read_identity, read_settings, require_own_sweep
+from rltune.config.settings_file import read_identity, read_settings, require_own_sweep
 from rltune.config.validation import parse_config, to_typed
 from rltune.driver.folder import make_name_taken_error
 from rltune.driver.plan import Plan, make_plan
 from rltune.errors import StudyError
-from rltune.formatting import spell_command
+from rltune.formatting import flatten_settings, spell_command
 from rltune.ledger.handover import is_stored, read_stored_history
 from rltune.ledger.sweep_folder import is_half_made, make_resume_command
 from rltune.ledger.sweep_ref import SweepRef

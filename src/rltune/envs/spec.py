@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from typing import Any, NamedTuple, cast
 
@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rltune.errors import ConfigError, choices, describe_exception, nearest, spell
+from rltune.formatting import flatten_settings
 from rltune.records import EVALUATION_STEPS
 
 EXTRAS = {"ale_py": "atari", "cv2": "atari", "minigrid": "minigrid"}
@@ -281,17 +282,8 @@ def spec_of(config: Any) -> EnvSpec:
         max_copies=max_copies,
         joint_actions=bool(raw.get("joint_actions")),
         action_mask=raw.get("action_mask") or "auto",
-        encode=dict(_list_names(raw.get("encode") or {})),
+        encode=dict(flatten_settings(raw.get("encode") or {})),  # A name may be typed as a mapping in a mapping.
     )
-
-
-def _list_names(encode: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """List the leaves that ``env.encode`` names: ``robot.camera`` may also be typed as a mapping in a mapping."""
-    for key, value in encode.items():
-        if isinstance(value, Mapping):
-            yield from _list_names(value, f"{path}{key}.")
-        else:
-            yield f"{path}{key}", value
 
 
 def _check_per_copy(per_copy: Mapping[str, Any], kwargs: Mapping[str, Any]) -> None:

@@ -20,12 +20,12 @@ from rltune.compose.composing import change_settings, compose_settings, read_req
 from rltune.compose.explaining import split_word
 from rltune.compose.overrides import spell_value
 from rltune.config.schema import RunConfig
-from rltune.config.settings_file import dump_settings, flatten_settings
+from rltune.config.settings_file import dump_settings
 from rltune.config.uris import SECRET_VARIABLES, refuse_secret, refuse_typed_secrets
 from rltune.config.validation import WITH_VARIABLES
 from rltune.envs.child import CallGivenUpError, Child, begin_child
 from rltune.errors import ConfigError, RltuneError
-from rltune.formatting import spell_command
+from rltune.formatting import flatten_settings, spell_command
 from rltune.secrets import remember
 
 LIMIT_S = 50.0  # The time limit of a check, less than the 60 s that clients wait for a response.

@@ -225,34 +225,42 @@ class Feed:
         if not self._is_open:
             self.tracker.open()
             self._is_open = True
-        if not is_last:
-            return self._deliver_ledger()
+        unsent = self._deliver_ledger()
         try:
-            self._publish()
+            for record in unsent:
+                self._deliver_checkpoint(record)
+            if is_last:
+                self._publish()
         except (_AbandonedError, _RefusedError, LeaseLostError, SQLAlchemyError):
             raise
         except BaseException:
             # Files may be kept by another server than runs, and no run is to stay open because that one is away.
-            self._attempt("the end of the sweep", partial(self.tracker.end, *self._ending))
+            if is_last:
+                self._attempt("the end of the sweep", partial(self.tracker.end, *self._ending))
             raise
-        self._attempt("the end of the sweep", partial(self.tracker.end, *self._ending))
-        self._attempt("its closing", self.tracker.close)
-        self._is_delivered = True
+        if is_last:
+            self._attempt("the end of the sweep", partial(self.tracker.end, *self._ending))
+            self._attempt("its closing", self.tracker.close)
+        self._is_delivered = is_last
 
     def _publish(self) -> None:
-        """Deliver the rest of the ledger and what is published at the end."""
-        self._deliver_ledger()
+        """Deliver what is published at the end."""
         while self._operations:
             name, operation = self._operations[0]
             self._attempt(name, partial(operation, self.tracker))
             self._operations.pop(0)
         # If an operation found that a run was deleted in MLflow, then the run's rows must be delivered again.
-        self._deliver_ledger()
+        for record in self._deliver_ledger():
+            self._deliver_checkpoint(record)
 
-    def _deliver_ledger(self) -> None:
-        """Deliver new reports page by page, then the state of trials without new reports, then checkpoints."""
+    def _deliver_ledger(self) -> list[TrialRecord]:
+        """Deliver new reports page by page, then the state of trials without new reports.
+
+        Returns:
+            The trials whose checkpoints the tracker takes and lacks.
+        """
         if not self._reads_ledger:
-            return
+            return []
         tracker, ledger = self.tracker, self._ledger
         # Changed trials are read before reports. So if a trial has ended by this read, the reports read afterwards are
         # complete.
@@ -278,10 +286,8 @@ class Feed:
                 ledger.mark_trial(tracker.name, *key, revision=revision)
             else:
                 self._refused_revisions[key] = revision
-        for trial in pending:
-            record = records[trial.kind, trial.number]
-            if self._takes_checkpoints and record.state == "COMPLETE" and trial.checkpoint is None:
-                self._deliver_checkpoint(record)
+        unsent = [records[trial.kind, trial.number] for trial in pending if trial.checkpoint is None]
+        return [record for record in unsent if self._takes_checkpoints and record.state == "COMPLETE"]
 
     def _deliver_page(
         self,

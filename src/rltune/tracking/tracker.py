@@ -123,6 +123,8 @@ class Tracker:
     def end(self, status: str, outcome: Outcome | None) -> None:
         """Show that the sweep has ended; called after everything else was delivered.
 
+        While files cannot be delivered, it is called after all reports, and once more after the files.
+
         Args:
             status: FINISHED, FAILED or KILLED.
             outcome: How it ended; None where an error or another driver ended this one.
