@@ -29,6 +29,7 @@ policy never imports Ray.
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -49,6 +50,11 @@ if TYPE_CHECKING:
     from rltune.views.comparison import compare_sweeps
 
 __version__ = "0.1.0"
+
+if os.path.expanduser("~") == "~":
+    # No HOME, and a user without a name, as in many containers: Ray cannot be imported then. It is Debian's home of
+    # users without one, and nothing is written there.
+    os.environ["HOME"] = "/nonexistent"
 
 _HOMES = {
     "Client": "service.client",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.connectors import connector_v2
 from ray.rllib.connectors.common.numpy_to_tensor import NumpyToTensor
 from ray.rllib.utils.torch_utils import set_torch_seed
+from ray.tune.trainable import trainable
 
 from rltune.compat.rllib_build import COMPILER, skip_needless_work, stack
 from rltune.engine import build_algorithm
@@ -42,6 +45,15 @@ def test_a_connector_knows_the_arguments_it_was_made_with_as_without_us(monkeypa
     skip_needless_work(compiling=False)
     assert kept() == plain
     assert plain["device"] == "cpu"
+
+
+@pytest.mark.parametrize("engine", ["fast", "rllib"])
+def test_an_algorithm_makes_no_folder_in_the_home(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainable, "DEFAULT_STORAGE_PATH", "/proc/nope")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    build_algorithm(ppo_config(), engine).stop()
+    assert trainable.DEFAULT_STORAGE_PATH == "/proc/nope"
+    assert not any(path.name.startswith("rltune-build-") for path in tmp_path.iterdir())
 
 
 def test_an_algorithm_is_built_without_a_search_for_source(monkeypatch: pytest.MonkeyPatch) -> None:

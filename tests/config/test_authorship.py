@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rltune.config.authorship import KEY_BYTES, MARK, find_key_file, is_own, mark_own
+from rltune.config.authorship import KEY_BYTES, MARK, find_key_file, find_key_problem, is_own, mark_own
 from rltune.config.settings_file import require_own_sweep
 from rltune.errors import StudyError
 
@@ -61,6 +61,14 @@ def test_without_a_home_nothing_is_marked_and_nothing_fails(tmp_path: Path, monk
     mark_own(tmp_path, "abc")
     assert not (tmp_path / MARK).exists()
     assert not is_own(tmp_path, "abc")
+
+
+def test_a_key_that_cannot_be_stored_has_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    assert find_key_problem() is None
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    assert "NotADirectoryError" in str(find_key_problem())
 
 
 def test_with_an_empty_key_nobody_can_sign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

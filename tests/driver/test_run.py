@@ -655,6 +655,15 @@ def test_auto_begins_in_a_half_made_folder_and_repeats_a_failure(
     assert (toy_run(*words).exit_code, toy_run(*words).exit_code) == (1, 1)
 
 
+def test_auto_heals_a_failed_sweep_once_its_cause_is_gone(toy_run: Callable[..., Outcome]) -> None:
+    words = (*AUTO, "+space.fault=save", "budget.trials=2", "failures.max_retries=0")
+    first = toy_run(*words)
+    assert (first.exit_code, first.trials["failed"]) == (1, 2)
+    (first.folder / "room").touch()  # What failed works from now on.
+    second = toy_run(*words)
+    assert (second.exit_code, second.status, second.trials["complete"]) == (0, "complete", 2)
+
+
 def read_trials(folder: Path) -> list[tuple[int, str, str, str | None]]:
     """Return number, state, best checkpoint and what MLflow has of it, of each trial of the search."""
     with sqlite3.connect(folder / "ledger.db") as ledger:

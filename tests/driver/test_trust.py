@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +14,10 @@ from ended import write_sweep
 from rltune.driver import run
 from rltune.driver.folder import hold_sweep, open_folder
 from rltune.driver.plan import Invocation, Plan
+from rltune.driver.requests.actions import retry_failed
 from rltune.driver.run import resume_sweep, run_sweep
 from rltune.errors import StudyError
+from rltune.ledger.storage import open_ledger
 from rltune.ledger.sweep_ref import SweepRef
 
 SAME = ("budget.env_steps=1000", "~tuned", "~space", "+space.lr=[loguniform,1e-4,1e-2]")
@@ -70,6 +73,20 @@ def test_an_own_sweep_is_resumed_wherever_it_was_copied(sweep: Path, resumed: li
     shutil.copytree(sweep, tmp_path / "elsewhere" / "another-name")
     resume_sweep(SweepRef("another-name", tmp_path / "elsewhere"))
     assert resumed == ["another-name"]
+
+
+def test_one_that_was_never_marked_is_retried_with_trust_only(
+    sweep: Path, resumed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (sweep / ".made-by").unlink()
+    with contextlib.closing(open_ledger(sweep)) as ledger:
+        number = ledger.trials.add({"lr": 1e-3}, [7]).number
+        ledger.trials.end(number, "FAIL", "it broke")
+    with pytest.raises(StudyError) as refused:
+        retry_failed(SweepRef("mine"))
+    assert (refused.value.key, resumed) == ("sweep", [])
+    retry_failed(SweepRef("mine"), trust=True)
+    assert resumed == ["mine"]
 
 
 def test_a_sweep_has_one_mark(sweep: Path, resumed: list[str]) -> None:

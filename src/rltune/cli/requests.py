@@ -57,6 +57,7 @@ class RetryConfig(RequestConfig):
 
     trials: list[int] | None = None
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    trust: bool = MISSING
 
 
 @command("retry sweep=latest", RetryConfig)
@@ -70,5 +71,6 @@ def retry(settings: RetryConfig) -> Answer:
     ref = locate_sweep(settings)
     from rltune.driver.requests.actions import retry_failed
 
-    outcome = retry_failed(ref, settings.trials, changes={"tracking": {"uri": settings.tracking.uri}})
+    changes = {"tracking": {"uri": settings.tracking.uri}}
+    outcome = retry_failed(ref, settings.trials, changes=changes, trust=settings.trust)
     return answer_outcome(outcome, ref.ledger_url) if outcome else Answer({"name": ref.name, "trials": settings.trials})

@@ -1,17 +1,21 @@
-"""Skip needless work of RLlib and torch when a worker builds an algorithm. Runs in workers."""
+"""Skip needless work of RLlib and torch when a worker builds an algorithm, and its folder in the home directory."""
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import sys
+import tempfile
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from ray.rllib.connectors import connector_v2
 from ray.rllib.utils import torch_utils
+from ray.tune.trainable import trainable
 
-from rltune.compat.patching import is_tested, switched
+from rltune.compat.patching import are_replacements_on, is_tested, switched
 
 COMPILER = "torch._inductor.config"
 # Under this attribute, torch keeps the plain version of a method that its compiler leaves uncompiled.
@@ -45,6 +49,28 @@ def skip_needless_work(compiling: bool) -> None:
             vars(method.__wrapped__).setdefault(LEFT_OUT, method.__wrapped__)
     quick = _replace_in(torch, use_deterministic_algorithms=use_deterministic_algorithms)
     torch_utils.torch = torch if compiling else quick
+
+
+@contextlib.contextmanager
+def without_home_folder() -> Iterator[None]:
+    """Keep an algorithm that is built here from making a folder in the home directory, which may not be writable.
+
+    What: ``DEFAULT_STORAGE_PATH`` of `ray.tune.trainable.trainable`, a constant below ``~/ray_results``. Ray offers no
+    setting for it.
+    Why: `Trainable` makes a folder for its log files there, into which RLlib's new API stack writes nothing. So the
+    folder is made below a temporary one, and removed with it.
+    Tested with Ray 2.60.
+    """
+    if not are_replacements_on():
+        yield
+        return
+    before = trainable.DEFAULT_STORAGE_PATH
+    with tempfile.TemporaryDirectory(prefix="rltune-build-", ignore_cleanup_errors=True) as folder:
+        trainable.DEFAULT_STORAGE_PATH = folder
+        try:
+            yield
+        finally:
+            trainable.DEFAULT_STORAGE_PATH = before
 
 
 def stack(context: int = 1) -> list[inspect.FrameInfo]:

@@ -15,6 +15,8 @@ import secrets
 import tempfile
 from pathlib import Path
 
+from rltune.errors import describe_exception
+
 logger = logging.getLogger(__name__)
 MARK = ".made-by"  # The name of the signature's file.
 KEY_BYTES = 32
@@ -25,6 +27,15 @@ def find_key_file() -> Path:
     state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     # os.path, because Path.expanduser raises an error if there is no home.
     return Path(os.path.expanduser(state)) / "rltune" / "key"
+
+
+def find_key_problem() -> str | None:
+    """Return why this user's signing key cannot be stored, which is made where it is missing; None if it can be."""
+    try:
+        _make_key()
+    except OSError as error:
+        return describe_exception(error)
+    return None
 
 
 def mark_own(folder: Path, digest: str) -> None:

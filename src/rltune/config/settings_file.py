@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from rltune.config.authorship import find_key_file, is_own, mark_own
+from rltune.config.authorship import MARK, find_key_file, is_own, mark_own
 from rltune.config.schema import RunConfig
 from rltune.errors import ABSENT, StudyError, describe_exception
 
@@ -246,9 +246,14 @@ def require_own_sweep(folder: Path, resume: str) -> None:
         StudyError: The folder lacks this user's mark of its settings.
     """
     if not is_own_sweep(folder):
+        is_marked = (folder / MARK).exists()
+        why = (
+            "its config.yaml is not as your rltune wrote it"
+            if is_marked
+            else "it was not marked as yours when it began"
+        )
         raise StudyError(
-            ": its config.yaml is not as your rltune wrote it, and a resume runs code that its settings "
-            "name and its checkpoints hold",
+            f": {why}, and a resume runs code that its settings name and its checkpoints hold",
             f"sweeps that you ran with the key in {find_key_file()}, unchanged",
             f"{resume} trust=true, if you trust whoever made it",
             key="sweep",

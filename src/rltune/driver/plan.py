@@ -29,6 +29,7 @@ from rltune.checkpoints.clients import make_address
 from rltune.checkpoints.store import Store, open_store
 from rltune.cluster.ray_cluster import check_address, machine_of
 from rltune.cluster.resources import Machine, Request, Share, describe_idle_gpu, fit_share
+from rltune.config.authorship import find_key_file, find_key_problem
 from rltune.config.budget import fit_sizes
 from rltune.config.capabilities import Capabilities, find_capabilities
 from rltune.config.criteria import Criteria, read_criteria
@@ -323,6 +324,7 @@ def make_plan(config: RunConfig, begun: Path | None = None, meanwhile: Callable[
         *encoder_notes,
         _describe_few_steps(config),
         _describe_late_episodes(config, facts, row),
+        _describe_missing_key(),
         *portfolio_notes,
         *searcher_notes,
         *earlier_notes,
@@ -426,6 +428,17 @@ def _check_places(config: RunConfig) -> None:
         check_storage(config.study.storage)
     if config.storage:
         open_store(config.output_dir, make_address(config.storage)).check()
+
+
+def _describe_missing_key() -> str | None:
+    """Note that a resume of this sweep will need ``trust=true``, because this user's signing key cannot be stored."""
+    problem = find_key_problem()
+    if problem is None:
+        return None
+    return (
+        f"this sweep's folder cannot be marked as yours, because {find_key_file()} cannot be written ({problem}): "
+        "resuming it needs trust=true, unless the variable XDG_STATE_HOME names a folder that stays and is yours alone"
+    )
 
 
 def _check_env(

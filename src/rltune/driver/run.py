@@ -38,7 +38,7 @@ from rltune.driver.starting import (
     require_changeable,
 )
 from rltune.envs.validation import qualify_id
-from rltune.errors import StudyUnavailableError, UnavailableError
+from rltune.errors import StudyError, StudyUnavailableError, UnavailableError
 from rltune.ledger.disk_full import DISK_FULL, explain_full_disk, find_full_temp_folder
 from rltune.ledger.handover import fetch_sweep
 from rltune.ledger.sweep_folder import make_resume_command
@@ -83,7 +83,15 @@ def run_sweep(
             return drive(plan, Invocation(began, stream, trainable, typed), ray)
     fetch_sweep(find_store(read_identity(folder)), for_driver=True, take_over=config.take_over)
     config, grows = compare_with_begun(folder, config)
-    if not grows and (outcome := find_end(folder, config.study.storage)):
+    from rltune.driver.requests.actions import request_retry  # Imported here, because SQLAlchemy loads slowly.
+
+    outcome = None if grows else find_end(folder, config.study.storage)
+    if outcome and outcome.status == "failed":
+        # What let its trials fail may be mended by now, so that the same line of a crontab heals it.
+        with contextlib.suppress(StudyError):  # None of them can be retried.
+            request_retry(SweepRef(folder.name, folder.parent, ledger_url=config.study.storage))
+            outcome = None
+    if outcome:
         summary = folder / "summary.json"
         _print(stream, f"{folder.name} has ended ({outcome.status}) and no setting asks for more: see {summary}")
         return outcome

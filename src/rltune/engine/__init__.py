@@ -21,7 +21,7 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 from rltune.algorithms.episodes import report_episodes
 from rltune.compat.patching import find_version, is_tested
-from rltune.compat.rllib_build import skip_needless_work
+from rltune.compat.rllib_build import skip_needless_work, without_home_folder
 from rltune.config.capabilities import capabilities_of
 from rltune.config.schema import ENGINES
 from rltune.engine.contract import find_missing_name
@@ -130,6 +130,11 @@ def build_algorithm(config: AlgorithmConfig, engine: str = "fast", precision: st
         raise ConfigError("engine", engine, "is unknown", choices(engine, ENGINES), "engine=fast")
     check_precision(config, engine, precision)
     skip_needless_work(compiling=config.torch_compile_learner or config.torch_compile_worker)
+    with without_home_folder():
+        return _build(config, engine, precision)
+
+
+def _build(config: AlgorithmConfig, engine: str, precision: str) -> Algorithm:
     if engine == "rllib":
         return report_episodes(config).build_algo()
     cls, reason = _find_fast_class(config), find_static_obstacle(config)

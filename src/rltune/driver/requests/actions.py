@@ -173,6 +173,7 @@ def retry_failed(
     trials: Sequence[int] | None = None,
     *,
     changes: Mapping[str, Any] | None = None,
+    trust: bool = False,
     stream: TextIO | None = None,
 ) -> Outcome | None:
     """Request that a sweep retries failed trials, and resume the sweep if no driver runs it.
@@ -183,6 +184,7 @@ def retry_failed(
         ref: As for `stop_sweep`.
         trials: As for `request_retry`.
         changes: As for `rltune.driver.run.resume_sweep`.
+        trust: As for `rltune.driver.run.resume_sweep`.
         stream: As for `stop_sweep`.
 
     Returns:
@@ -211,7 +213,7 @@ def retry_failed(
     _print(stream, f"{name}: resuming it to retry {_describe(numbers)}")
     from rltune.driver.run import resume_sweep
 
-    return resume_sweep(replace(ref, name=name), changes=changes, stream=stream)
+    return resume_sweep(replace(ref, name=name), changes=changes, trust=trust, stream=stream)
 
 
 def _choose_failed(sweep: SweepHandle, numbers: Sequence[int] | None) -> dict[str, list[int]]:
