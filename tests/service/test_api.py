@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -14,6 +15,8 @@ import pytest
 from ended import write_sweep
 
 from rltune.errors import RltuneError, UnavailableError
+from rltune.views.description import describe
+from rltune.views.sweep_view import load_view
 from tests.service.serviced import TOKEN, Serviced, run_service
 
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -41,6 +44,37 @@ def test_a_sweep_is_submitted_shown_and_stopped(service: Serviced) -> None:
     assert service.ask("GET", "/api/sweeps?group=other", headers=BEARER).json() == []
     assert service.ask("POST", "/api/sweeps/whole/stop", headers=BEARER).json()["state"] == "interrupted"
     assert service.ask("POST", "/api/sweeps/whole/resume", headers=BEARER).json()["state"] == "queued"
+
+
+def test_a_probe_needs_no_token_and_metrics_do(service: Serviced) -> None:
+    assert service.ask("GET", "/health").json() == {"rltune": "well"}
+    assert service.ask("GET", "/metrics").status_code in (303, 401)
+    assert service.ask("GET", "/metrics", headers=BEARER).headers["Content-Type"].startswith("text/plain")
+
+
+def test_the_result_of_a_sweep_is_what_show_prints(service: Serviced) -> None:
+    service.queue.add("ended", [])
+    for part in ("result", "report"):
+        assert service.ask("GET", f"/api/sweeps/ended/{part}", headers=BEARER).status_code == 409, "it has not begun"
+        assert service.ask("GET", f"/api/sweeps/none/{part}", headers=BEARER).status_code == 404
+    folder = write_sweep(service.sweeps.folder.sweeps / "ended", 4)
+    result = service.client.result("ended")
+    assert result == json.loads(json.dumps(describe(load_view(folder)), default=str))
+    assert (result["name"], len(result["trials_best_first"])) == ("ended", 4)
+    assert "<html" in service.client.report("ended")
+
+
+def test_each_change_of_a_state_is_listed_with_its_reason(service: Serviced) -> None:
+    row = service.queue.add("restarted", [])
+    for state, reason in (("running", None), ("queued", "its process was killed by SIGKILL"), ("running", None)):
+        service.queue.change(row, state=state, reason=reason)
+        row = service.queue.get("restarted")
+    events = service.client.events("restarted")
+    assert [each["state"] for each in events] == ["queued", "running", "queued", "running"]
+    shown = service.client.show("restarted")
+    assert (shown["attempts"], shown["reason"]) == (2, None)
+    assert shown["last_end"] == events[2]
+    assert shown["begun"] == events[1]["at"], "the first start, and not the last one"
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def test_what_runs_comes_first_then_the_queue_then_the_newest_end(folder: Servic
         ("first", "queued", None), ("second", "queued", None),
     ):  # fmt: skip
         queue.change(queue.add(name, []), state=state, ended_s=ended_s)
-    shown = SweepDescriptions(folder).list(queue.list())
+    shown = SweepDescriptions(folder).list(queue)
     assert [(one["name"], one["queue"]) for one in shown] == [
         ("runs", None), ("first", 1), ("second", 2), ("new", None), ("old", None),
     ]  # fmt: skip
@@ -59,7 +59,7 @@ def test_a_group_is_compared_in_the_order_of_its_submission(
         queue.change(queue.add(name, []), state="complete", ended_s=2000.0 + place)
     queue.queue_again(queue.get("c"))
     queue.change(queue.get("c"), state="complete", ended_s=3000.0)
-    client = SimpleNamespace(list=lambda group: SweepDescriptions(folder).list(queue.list()))
+    client = SimpleNamespace(list=lambda group: SweepDescriptions(folder).list(queue))
     monkeypatch.setattr("rltune.cli.reading.find_service", lambda settings: client)
     assert list_group(OmegaConf.create({"group": "all"})) == ["c", "b", "a"]
 
@@ -69,7 +69,7 @@ def test_progress_counts_ended_trials_and_the_steps_of_running_ones(folder: Serv
     queue.change(queue.add("s", []), state="running", last_driver="an earlier one")
 
     def progress() -> tuple[Any, ...]:
-        (sweep,) = views.list(queue.list())
+        (sweep,) = views.list(queue)
         if (part := sweep["sweep"]) is None:
             return ()
         trials = part["trials"]
@@ -95,7 +95,7 @@ def test_an_extended_sweep_is_not_whole_and_starts_until_its_ledger_runs(
 
     def change(**values: Any) -> tuple[str, int, int]:
         queue.change(queue.get("s"), **values)
-        (sweep,) = views.list(queue.list())
+        (sweep,) = views.list(queue)
         return sweep["in_words"], sweep["sweep"]["percent"], sweep["sweep"]["trials"]["planned"]
 
     queue.add("s", ["budget.trials=4"])
@@ -124,7 +124,7 @@ def test_an_extended_sweep_is_not_whole_and_starts_until_its_ledger_runs(
 
 def test_a_sweep_without_a_ledger_starts(folder: ServiceFolder, queue: Submissions) -> None:
     queue.change(queue.add("s", []), state="running", started_s=1.0)
-    assert [one["in_words"] for one in SweepDescriptions(folder).list(queue.list())] == ["starting"]
+    assert [one["in_words"] for one in SweepDescriptions(folder).list(queue)] == ["starting"]
 
 
 def test_a_sweeps_page_has_its_trials_and_certified_results(folder: ServiceFolder, queue: Submissions) -> None:
@@ -147,8 +147,8 @@ def test_fifty_sweeps_are_listed_in_a_second_once_they_were_read(folder: Service
         shutil.copytree(folder.sweeps / "s0", folder.sweeps / f"s{number}")
         queue.add(f"s{number}", [])
     views = SweepDescriptions(folder)
-    views.list(queue.list())  # as a service does when it begins
+    views.list(queue)  # as a service does when it begins
     began = time.process_time()
-    shown = views.list(queue.list())
+    shown = views.list(queue)
     assert time.process_time() - began < 1
     assert [one["sweep"]["best"]["score"] for one in shown] == pytest.approx([110.0] * 50)

@@ -328,7 +328,7 @@ def test_a_command_that_exits_with_75_waits_in_the_queue(tmp_path: Path) -> None
         row = queue.get("a")
         assert (row.state, row.position, row.ended_s) == (QUEUED, 1, None)
         assert "tracking.uri=http://away" in str(row.reason)
-        (described,) = SweepDescriptions(folder).list([row])
+        (described,) = SweepDescriptions(folder).list(queue)
         assert (described["queue"], described["reason"]) == (1, row.reason)
 
 

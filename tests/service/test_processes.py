@@ -22,12 +22,16 @@ from ended import write_sweep
 from rltune.cluster.resources import available_cpus
 from rltune.errors import StudyUnavailableError
 from rltune.ledger.lease import take_lease
+from rltune.ledger.outcome import Outcome
 from rltune.ledger.storage import open_ledger
 from rltune.records import STOP
 from rltune.service import processes as processes_module
+from rltune.service.dispatcher import decide_state
 from rltune.service.folder import ServiceFolder
 from rltune.service.processes import START_S, Ending, SweepProcesses, share_machine
-from rltune.service.submissions import RUNNING, Submission
+from rltune.service.submissions import FAILED, RUNNING, Submission
+from rltune.views.description import describe
+from rltune.views.sweep_view import load_view
 
 ONE = Submission(1, "one", ("algo=ppo",), RUNNING, 1, settings="seed: 3\n")
 
@@ -198,6 +202,18 @@ def test_a_request_to_stop_counts_for_the_run_it_was_made_to(folder: ServiceFold
     assert ending is not None
     assert (ending.code, ending.status, ending.is_stop_requested) == (None, "interrupted", is_later)
     assert ending.progress > 0
+
+
+def test_a_sweep_that_fails_says_why_as_show_does(folder: ServiceFolder) -> None:
+    sweep = write_sweep(folder.sweeps / "one", 2, None, "failed")
+    counts = {"total": 2, "complete": 0, "pruned": 0, "failed": 2, "interrupted": 0}
+    reason = "every trial has failed, so there is no winner; 2 of 2: RuntimeError: sensor unplugged"
+    Outcome("one", "failed", counts, None, None, {}, reason=reason, folder=sweep).save()
+    processes = SweepProcesses(folder, {}, python("print('correct it, then\\n  rltune retry'); raise SystemExit(1)"))
+    with closing(open_ledger(sweep)) as ledger, take_lease(ledger):
+        ledger.change_sweep(status="failed")
+    ending = wait(processes, start(processes))
+    assert decide_state(ONE, ending) == (FAILED, describe(load_view(sweep))["reason"]) == (FAILED, reason)
 
 
 def test_a_database_that_is_down_leaves_the_exit_code(folder: ServiceFolder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,7 +67,7 @@ def list_submissions(settings: ServedConfig) -> tuple[Sequence[Mapping[str, Any]
     from rltune.service.submissions import Submissions
 
     try:
-        submissions = Submissions(folder.database, folder.make_id()).list()
+        submissions = Submissions(folder.database, folder.make_id())
     except (OSError, StudyError):
         # The queue's database was written by another user or another version of rltune.
         return [], False

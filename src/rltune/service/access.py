@@ -26,6 +26,7 @@ from rltune.errors import ABSENT, RltuneError
 
 READING = ("GET", "HEAD")
 LOGIN = "/login"
+HEALTH = "/health"  # For probes, which have no token.
 LOGGED_IN = "logged_in"
 SESSION_S = 365 * 24 * 3600  # A browser stays logged in for a year.
 MAX_BODY_BYTES = 2**20  # A request's body is read into memory before the token is checked, so its size is limited.
@@ -92,7 +93,8 @@ class Access:
             AccessError: The request is refused.
         """
         has_token = credentials is not None and self.is_token(credentials.credentials)
-        is_logged_in = credentials is None and (request.session.get(LOGGED_IN) or request.url.path == LOGIN)
+        is_open = request.url.path in (LOGIN, HEALTH)
+        is_logged_in = credentials is None and (request.session.get(LOGGED_IN) or is_open)
         if not (has_token or is_logged_in):
             raise AccessError(
                 401, "no token, or a wrong one", "the token that rltune serve printed", "Authorization: Bearer <token>"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, cast
 from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, PlainTextResponse, RedirectResponse
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -23,12 +24,24 @@ from rltune.errors import (
     choices,
     describe_exception,
 )
-from rltune.service.access import LOGIN, READING, Access, AccessError
+from rltune.service.access import HEALTH, LOGIN, READING, Access, AccessError
 from rltune.service.admission import RECEIVE, Admission
-from rltune.service.models import EnqueueBody, Refusal, ResumeBody, RetryBody, SubmitBody, SweepDescription
+from rltune.service.descriptions import describe_event
+from rltune.service.metrics import CONTENT_TYPE, write_metrics
+from rltune.service.models import (
+    EnqueueBody,
+    EventDescription,
+    Refusal,
+    ResumeBody,
+    RetryBody,
+    SubmitBody,
+    SweepDescription,
+)
 from rltune.service.submissions import UnknownSubmissionError
 from rltune.service.sweep_service import SweepService
+from rltune.views.html import render_page
 
+logger = logging.getLogger(__name__)
 API = "/api/"
 TRY = f"see docs/service.md, or {API}openapi.json"
 NEXT = "X-Next"  # The response header with the byte at which the next request for a sweep's log should start.
@@ -73,12 +86,24 @@ def make_app(service: SweepService, access: Access, admission: Admission) -> Fas
     # The login page needs these files, so they are served without a token.
     app.mount("/static", StaticFiles(packages=[("rltune.service", "static")]))
     app.add_api_route(f"{API}openapi.json", app.openapi, include_in_schema=False)
+    app.add_api_route(HEALTH, respond_healthy, include_in_schema=False)
+    app.add_api_route("/metrics", lambda: respond_metrics(service), include_in_schema=False)
     access.protect(app)
     app.middleware("http")(add_headers)
     app.add_middleware(prepare_request)
     for kind in (RltuneError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, respond_to_error)
     return app
+
+
+async def respond_healthy() -> dict[str, str]:
+    """Say that the service responds; a probe needs no token, and is answered while all threads are busy."""
+    return {"rltune": "well"}
+
+
+def respond_metrics(service: SweepService) -> Response:
+    """Respond with the metrics of the service for Prometheus."""
+    return Response(write_metrics(service.submissions), media_type=CONTENT_TYPE)
 
 
 def prepare_request(app: ASGIApp) -> ASGIApp:
@@ -111,8 +136,7 @@ def make_router(service: SweepService, admission: Admission) -> APIRouter:
     @router.get("/health")
     async def health() -> dict[str, str]:
         """Say that the service responds and accepts the token."""
-        # Neither this nor what it depends on takes a thread, so that it responds while all threads are busy.
-        return {"rltune": "well"}
+        return await respond_healthy()
 
     @router.get("/sweeps")
     def list_sweeps(
@@ -134,6 +158,22 @@ def make_router(service: SweepService, admission: Admission) -> APIRouter:
     def show(name: str) -> SweepDescription:
         """Describe a sweep: its state, its position in the queue, its progress and its best score."""
         return service.show(name)
+
+    @router.get("/sweeps/{name}/result", responses=declare(404, 409))
+    def result(name: str) -> dict[str, Any]:
+        """Return what ``rltune show json=true`` has of a sweep that has begun: how it ended, its winner and trials."""
+        return service.descriptions.describe(service.submissions.get(name))
+
+    @router.get("/sweeps/{name}/events", responses=declare(404))
+    def events(name: str) -> list[EventDescription]:
+        """List the changes of a sweep's state with their reasons, the oldest first."""
+        submission = service.submissions.get(name)
+        return [describe_event(event) for event in service.submissions.list_events([submission.id])[submission.id]]
+
+    @router.get("/sweeps/{name}/report", response_class=HTMLResponse, responses=declare(404, 409))
+    def report(name: str) -> str:
+        """Return the report of a sweep that has begun, as of now: one HTML page that needs no network."""
+        return render_page(service.descriptions.load_view(service.submissions.get(name)))
 
     @router.get("/sweeps/{name}/logs", response_class=Response, responses=declare(404) | {200: LOG})
     def logs(name: str, start: int = 0) -> Response:
@@ -201,6 +241,9 @@ def respond_to_error(request: Request, error: Exception) -> Response:
     else:
         cause = describe_exception(error)
         status, refusal = 500, UnexpectedError(cause, "a fault of rltune", "see the output of the service")
+    if status in (401, 403):
+        client = request.client.host if request.client else "?"
+        logger.warning("refused %s %s from %s: %s", request.method, path, client, refusal.what)
     if status == 401:
         if request.method in READING and not path.startswith(API):
             return RedirectResponse(LOGIN, 303)

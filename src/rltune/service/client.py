@@ -115,6 +115,18 @@ class Client:
         """Return a sweep's state, its position in the queue, its progress and its best score."""
         return dict(self._send("GET", f"sweeps/{name}").json())
 
+    def result(self, name: str) -> dict[str, Any]:
+        """Return what ``rltune show json=true`` has of a sweep that has begun: how it ended, its winner and trials."""
+        return dict(self._send("GET", f"sweeps/{name}/result").json())
+
+    def events(self, name: str) -> Sequence[dict[str, Any]]:
+        """Return the changes of a sweep's state with their reasons, the oldest first."""
+        return [*self._send("GET", f"sweeps/{name}/events").json()]
+
+    def report(self, name: str) -> str:
+        """Return the report of a sweep that has begun, as of now: one HTML page that needs no network."""
+        return self._send("GET", f"sweeps/{name}/report").text
+
     def stop(self, name: str) -> dict[str, Any]:
         """Stop a running sweep so that it can be resumed, or remove a waiting one from the queue."""
         return self._act("stop", name, {})

@@ -6,6 +6,7 @@ This module only reads.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -20,10 +21,10 @@ from rltune.formatting import first_line
 from rltune.ledger.lease import DriverRecord
 from rltune.ledger.sweep_folder import SETTINGS
 from rltune.service.folder import ServiceFolder
-from rltune.service.models import SweepDescription
-from rltune.service.submissions import INTERRUPTED, QUEUED, RUNNING, Submission
+from rltune.service.models import EventDescription, SweepDescription
+from rltune.service.submissions import INTERRUPTED, QUEUED, RUNNING, Event, Submission, Submissions
 from rltune.views.analysis import build_space
-from rltune.views.description import summarize
+from rltune.views.description import describe, summarize
 from rltune.views.html import FOLDER, PAGE
 from rltune.views.page import describe_sweep
 from rltune.views.sweep_reader import SweepReader
@@ -46,7 +47,7 @@ class SweepDescriptions:
 
     def list(
         self,
-        submissions: Sequence[Submission],
+        submissions: Submissions,
         name: str | None = None,
         group: str | None = None,
         part: slice = slice(None),
@@ -54,7 +55,7 @@ class SweepDescriptions:
         """Describe submissions: running ones first, then queued ones in order, then ended ones, the newest first.
 
         Args:
-            submissions: All submissions.
+            submissions: The service's submissions.
             name: Describe this one alone; None describes all.
             group: Describe those of this group; None describes all.
             part: The part of the list to describe.
@@ -66,19 +67,26 @@ class SweepDescriptions:
                 return order[submission.state], submission.position
             return len(order), -(submission.ended_s or 0.0)
 
-        ordered = sorted(submissions, key=sort_key)
+        ordered = sorted(submissions.list(), key=sort_key)
         waiting = [submission.name for submission in ordered if submission.state == QUEUED]
         chosen = (row for row in ordered if name in (None, row.name) and group in (None, row.group))
         described = [*chosen][part]
         views = self._reader.read(self._folder.sweeps / submission.name for submission in described)
+        events = submissions.list_events([submission.id for submission in described])
         return [
-            self._describe(submission, waiting, views[self._folder.sweeps / submission.name])
+            self._describe(submission, events[submission.id], waiting, views[self._folder.sweeps / submission.name])
             for submission in described
         ]
 
     def _describe(
-        self, submission: Submission, waiting: Sequence[str], result: SweepView | StudyError
+        self,
+        submission: Submission,
+        events: Sequence[Event],
+        waiting: Sequence[str],
+        result: SweepView | StudyError,
     ) -> SweepDescription:
+        starts = [event for event in events if event.state == RUNNING]
+        ends = [event for before, event in itertools.pairwise(events) if before.state == RUNNING]
         folder = self._folder.sweeps / submission.name
         view = None if isinstance(result, StudyError) else result
         # The sweep counts as starting until its new process has taken the lease; until then, the lease names an earlier
@@ -101,7 +109,9 @@ class SweepDescriptions:
             "queue": position,
             "overrides": [*submission.overrides],
             "submitted": format_time(submission.submitted_s),
-            "begun": format_time(submission.started_s),
+            "begun": format_time(starts[0].at_s if starts else submission.started_s),
+            "attempts": len(starts),
+            "last_end": describe_event(ends[-1]) if ends else None,
             "ended": format_time(submission.ended_s),
             "sweep": summarize(view) if view and view.settings else None,
             "unreadable": first_line(result.what) if isinstance(result, StudyError) and is_unreadable else None,
@@ -121,8 +131,16 @@ class SweepDescriptions:
             "parameters": list(build_space(view).names),
         }
 
+    def describe(self, submission: Submission) -> dict[str, Any]:
+        """Return what ``rltune show json=true`` has of a sweep.
+
+        Raises:
+            StudyError: As for `load_view`.
+        """
+        return describe(self.load_view(submission))
+
     def load_view(self, submission: Submission) -> SweepView:
-        """Return the view of a sweep for its report.
+        """Return the view of a sweep for its report and its result.
 
         Raises:
             StudyError: The ledger cannot be read, or no driver has begun the sweep yet.
@@ -136,6 +154,11 @@ class SweepDescriptions:
     def _read(self, submission: Submission) -> SweepView | StudyError:
         folder = self._folder.sweeps / submission.name
         return self._reader.read([folder])[folder]
+
+
+def describe_event(event: Event) -> EventDescription:
+    """Describe a change of a submission's state."""
+    return {"at": format_time(event.at_s), "state": event.state, "reason": event.reason}
 
 
 def has_report(folder: Path) -> bool:

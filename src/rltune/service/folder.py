@@ -131,9 +131,14 @@ class ServiceFolder:
         file.chmod(0o600)
         return text
 
+    @property
+    def token_file(self) -> Path:
+        """The path of the file with the service's token."""
+        return self.path / "token"
+
     def read_token(self) -> str | None:
         """Return the service's token; None if there is none or this user may not read it."""
-        return _read_text(self.path / "token")
+        return _read_text(self.token_file)
 
     def write_address(self, address: str) -> None:
         """Write the service's address into the folder, for commands on the same host."""

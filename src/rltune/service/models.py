@@ -9,7 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from typing_extensions import TypedDict
 
 from rltune.config.validation import NAME
-from rltune.service.submissions import GROUP
+from rltune.service.submissions import ENDED, GROUP, QUEUED, RUNNING
+
+State = Annotated[str, Field(json_schema_extra={"enum": [QUEUED, RUNNING, *ENDED]})]
+Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 
 
 class RequestBody(BaseModel):
@@ -54,15 +57,25 @@ class EnqueueBody(RequestBody):
     space: Annotated[dict[str, Any], Field(json_schema_extra={"minProperties": 1})]
 
 
+class EventDescription(TypedDict):
+    """A change of a submission's state: it was queued, its driver was started, or that driver has ended."""
+
+    at: Time | None
+    state: State
+    reason: str | None
+
+
 class SweepDescription(TypedDict):
     """A submitted sweep: its row of the queue, and as ``sweep`` what ``rltune list json=true`` has of it.
 
-    ``sweep`` is null until a driver has begun the sweep, and while its ledger is unreadable. Times are ISO 8601 in UTC.
+    ``sweep`` is null until a driver has begun the sweep, and while its ledger is unreadable. Times are ISO 8601 in UTC:
+    ``begun`` is when its first driver was started, of which there were ``attempts``, and ``last_end`` how the last of
+    them ended that has ended.
     """
 
     id: int
     name: str
-    state: str
+    state: State
     in_words: str
     starting: bool
     stopping: bool
@@ -70,12 +83,14 @@ class SweepDescription(TypedDict):
     group: str | None
     queue: int | None
     overrides: list[str]
-    submitted: str | None
-    begun: str | None
-    ended: str | None
+    submitted: Time | None
+    begun: Time | None
+    ended: Time | None
+    attempts: int
+    last_end: EventDescription | None
     sweep: dict[str, Any] | None
     unreadable: str | None
-    stale_since: str | None
+    stale_since: Time | None
     report: bool
 
 

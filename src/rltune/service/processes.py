@@ -34,6 +34,7 @@ from rltune.driver.requests.handle import open_handle
 from rltune.errors import UnavailableError
 from rltune.formatting import spell_command
 from rltune.ledger.lease import LeaseState, LeaseWatch
+from rltune.ledger.outcome import load_outcome
 from rltune.ledger.storage import open_ledger
 from rltune.ledger.sweep_ref import SweepRef
 from rltune.records import STOP
@@ -218,10 +219,14 @@ class SweepProcesses:
             requests = ledger.read_requests(STOP, waiting=False)
             has_started = ledger.read_lease().driver_id != submission.last_driver
             records = [*ledger.trials.records(), *ledger.runs.records()]
+            # Unless this process took the lease, the ledger's status is that of an earlier run.
+            status = ledger.sweep().status if has_started else None
+            outcome = load_outcome(self._folder.sweeps / submission.name) if status == "failed" else None
+            if outcome and outcome.reason:
+                ending = replace(ending, message=outcome.reason)
             return replace(
                 ending,
-                # Unless this process took the lease, the ledger's status is that of an earlier run.
-                status=ledger.sweep().status if has_started else None,
+                status=status,
                 is_stop_requested=any(request.id > submission.last_request for request in requests),
                 progress=sum(record.env_steps + (record.state != "RUNNING") for record in records),
             )
@@ -232,7 +237,7 @@ class SweepProcesses:
         output = self._folder.read_log(name, -TAIL_BYTES)[0].rpartition(HEADING)[2]
         if errors := ERROR.findall(output):
             return str(errors[-1])
-        return next((line for line in reversed(output.splitlines()[1:]) if line.strip()), "")
+        return next((line.strip() for line in reversed(output.splitlines()[1:]) if line.strip()), "")
 
 
 def read_lease(folder: Path) -> LeaseState:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import shlex
 import socket
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from types import FrameType
@@ -60,6 +62,7 @@ def serve(
     """
     folder = ServiceFolder(output_dir)
     folder.check_free()
+    write_log()
     with listen(host, port) as listening, folder.hold(), contextlib.ExitStack() as stack:
         submissions = Submissions(storage or folder.database, folder.make_id())
         stack.callback(submissions.close)
@@ -122,9 +125,22 @@ def listen(host: str, port: int) -> Iterator[socket.socket]:
         yield listening
 
 
+def write_log() -> None:
+    """Write what happens to sweeps and which requests are refused to standard error, each line with its time."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger = logging.getLogger("rltune.service")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+
+
 def _print_addresses(url: str, token: str, host: str, width: int, folder: ServiceFolder) -> None:
-    print(f"page    {url}/login#{token}")
-    print(f"REST    {url}/api/sweeps, with the header 'Authorization: Bearer {token}'")
+    if sys.stdout.isatty():
+        print(f"page    {url}/login#{token}")
+        print(f"REST    {url}/api/sweeps, with the header 'Authorization: Bearer {token}'")
+    else:  # Others read logs, too, so that a log must not have the token.
+        print(f"page    {url}/login, with the token that {folder.token_file} has")
+        print(f"REST    {url}/api/sweeps, with the header 'Authorization: Bearer <token>'")
     store = shlex.quote(resolve_uri(None))
     print(f"MLflow  {find_tracking_server() or f'mlflow ui --backend-store-uri {store}'}")
     submit = spell_command("submit algo=ppo env=cartpole")

@@ -7,7 +7,7 @@ The table is in a SQLite file in the service's folder, or beside the ledgers in 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -16,6 +16,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    Connection,
     Float,
     Integer,
     MetaData,
@@ -45,7 +46,7 @@ QUEUED, RUNNING, COMPLETE, FAILED, INTERRUPTED, REFUSED = (
 )
 ENDED = (COMPLETE, FAILED, INTERRUPTED, REFUSED)
 GROUP = r"[a-zA-Z0-9_.-]{1,255}"  # A regular expression for the names of groups.
-FORMAT = 4  # The version of the queue's table schema.
+FORMAT = 5  # The version of the queue's table schema.
 _metadata = MetaData()
 _ID = BigInteger().with_variant(Integer, "sqlite")
 TABLE = Table(
@@ -69,6 +70,15 @@ TABLE = Table(
     Column("ended_s", Float),
     UniqueConstraint("service", "name"),
 )
+EVENTS = Table(
+    "submission_events",
+    _metadata,
+    Column("id", _ID, primary_key=True),
+    Column("submission", BigInteger, nullable=False, index=True),
+    Column("at_s", Float, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("reason", Text),
+)
 _format = Table("submissions_format", _metadata, Column("format", Integer, primary_key=True, autoincrement=False))
 
 
@@ -91,7 +101,7 @@ class Submission:
         is_adopted: Whether it is driven by a process that no service has started.
         is_stopping: Whether its driver was asked to end.
         submitted_s: When it was submitted, in seconds of the epoch.
-        started_s: When its driver was started last.
+        started_s: When its driver was started last; `Event` has the earlier starts.
         ended_s: When that driver ended.
         settings: Its composed settings as YAML, with interpolations unresolved.
     """
@@ -111,6 +121,21 @@ class Submission:
     started_s: float | None = None
     ended_s: float | None = None
     settings: str = ""
+
+
+@dataclass(frozen=True)
+class Event:
+    """A change of a submission's state: it was queued, its driver was started, or that driver has ended.
+
+    Attributes:
+        at_s: When, in seconds of the epoch.
+        state: The state from then on. A driver that was lost is followed by `QUEUED`.
+        reason: Why; None if there is nothing to say.
+    """
+
+    at_s: float
+    state: str
+    reason: str | None
 
 
 _COLUMNS = [TABLE.c[field.name] for field in fields(Submission)]
@@ -202,8 +227,11 @@ class Submissions:
         }
         try:
             with self._engine.begin() as connection:
+                replaced = select(TABLE.c.id).where(has_name, TABLE.c.state.in_(ENDED))
+                connection.execute(delete(EVENTS).where(EVENTS.c.submission.in_(replaced)))
                 connection.execute(delete(TABLE).where(has_name, TABLE.c.state.in_(ENDED)))
-                connection.execute(insert(TABLE).values(**row, position=_next_position()))
+                statement = insert(TABLE).values(**row, position=_next_position()).returning(TABLE.c.id)
+                _add_event(connection, connection.execute(statement).scalar_one(), QUEUED, None)
         except IntegrityError:
             raise StudyError(
                 ": a sweep of this name is in the queue",
@@ -237,11 +265,28 @@ class Submissions:
         # Each time a sweep is queued it gets a new position, which shows whether it has run again meanwhile.
         is_same &= TABLE.c.position == submission.position
         with self._engine.begin() as connection:
-            return bool(connection.execute(update(TABLE).where(is_same).values(**values)).rowcount)
+            is_changed = bool(connection.execute(update(TABLE).where(is_same).values(**values)).rowcount)
+            if is_changed and "state" in values:
+                _add_event(connection, submission.id, values["state"], values.get("reason"))
+        return is_changed
+
+    def list_events(self, ids: Collection[int]) -> Mapping[int, Sequence[Event]]:
+        """Return the changes of the states of submissions by their ids, the oldest first."""
+        columns = EVENTS.c.submission, EVENTS.c.at_s, EVENTS.c.state, EVENTS.c.reason
+        statement = select(*columns).where(EVENTS.c.submission.in_(ids)).order_by(EVENTS.c.id)
+        events: dict[int, list[Event]] = {number: [] for number in ids}
+        with self._engine.connect() as connection:
+            for number, *values in connection.execute(statement):
+                events[number].append(Event(*values))
+        return events
 
     def close(self) -> None:
         """Close all connections to the queue's database."""
         self._engine.dispose()
+
+
+def _add_event(connection: Connection, submission: int, state: str, reason: str | None) -> None:
+    connection.execute(insert(EVENTS).values(submission=submission, at_s=time.time(), state=state, reason=reason))
 
 
 def _next_position() -> Any:

@@ -70,7 +70,7 @@ class SweepService:
     def list(self, group: str | None = None, limit: int | None = None, offset: int = 0) -> list[SweepDescription]:
         """Describe submissions, of one group or all: at most ``limit`` of them, after the first ``offset``."""
         part = slice(offset, None if limit is None else offset + limit)
-        return self.descriptions.list(self.submissions.list(), group=group, part=part)
+        return self.descriptions.list(self.submissions, group=group, part=part)
 
     def show(self, name: str) -> SweepDescription:
         """Describe the submission of one sweep.
@@ -79,7 +79,7 @@ class SweepService:
             UnknownSubmissionError: There is none of this name.
         """
         self.submissions.get(name)
-        (description,) = self.descriptions.list(self.submissions.list(), name)
+        (description,) = self.descriptions.list(self.submissions, name)
         return description
 
     def stop(self, name: str) -> SweepDescription:

@@ -176,7 +176,7 @@ def test_show_list_rest_and_python_say_the_same(
     (listed,) = type_in("list", f"output_dir={tmp_path}", "json=true")[1]["sweeps"]
     with ServiceFolder(tmp_path).hold(), closing(Submissions(ServiceFolder(tmp_path).database, "here")) as queue:
         queue.change(queue.add("s", []), state=status, last_driver="an earlier one")
-        (submission,) = SweepDescriptions(ServiceFolder(tmp_path)).list(queue.list())
+        (submission,) = SweepDescriptions(ServiceFolder(tmp_path)).list(queue)
     assert (shown["version"], shown["status"]) == (1, status)
     assert rltune.open_sweep(tmp_path / "s").describe() == shown
     assert json.loads(json.dumps(submission["sweep"], allow_nan=False)) == listed
