@@ -12,12 +12,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ended import write_sweep
 
 from rltune.cli import submitted
 from rltune.cli.application.command import RequestConfig
+from rltune.cli.application.program import load_command
 from rltune.cli.submitted import find_service, find_service_of, print_state, wait_for_start
 from rltune.compose.command_settings import read_command_settings
 from rltune.ledger.lease import take_lease
@@ -50,6 +52,42 @@ def test_a_sweep_is_the_services_only_if_it_was_submitted(service: Serviced, tmp
     assert owner.address == service.address
     assert find_service_of(settings_of(outputs, "latest")) is None
     assert find_service_of(settings_of(tmp_path / "elsewhere", address=service.address)) is not None
+
+
+def type_at(service: Serviced, here: Path, name: str, *words: str) -> Any:
+    """Answer a command in a folder of its own, with the service's address in the environment."""
+    command = load_command(name)
+    with contextlib.chdir(here):
+        return command.answer([*words])
+
+
+def test_sweeps_of_a_remote_service_are_read_through_it(
+    service: Serviced, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = tmp_path / "elsewhere"
+    here.mkdir()
+    monkeypatch.setenv(ADDRESS, service.address)
+    write_sweep(service.sweeps.folder.sweeps / "mine", 4)
+    row = service.queue.add("mine", [])
+    service.queue.change(row, state="running")
+    service.queue.change(service.queue.get("mine"), state="complete", ended_s=1.0)
+    service.queue.add("waits", [])
+    listed = type_at(service, here, "list")
+    assert [sweep["name"] for sweep in listed.data["sweeps"]] == ["mine"]
+    assert [each["name"] for each in listed.data["submissions"]] == ["waits"]
+    for sweep in ("mine", "latest"):
+        shown = type_at(service, here, "show", f"sweep={sweep}")
+        assert (shown.data["name"], len(shown.data["trials_best_first"])) == ("mine", 4)
+    shown.show()
+    assert "trials" in capsys.readouterr().out
+    assert type_at(service, here, "show", "sweep=waits").data["state"] == "queued"
+    watched = type_at(service, here, "watch", "sweep=mine")
+    assert (watched.exit_code, watched.data["name"]) == (0, "mine")
+    report = type_at(service, here, "report", "sweep=mine")
+    assert "<html" in Path(report.data["report"]).read_text()
+    assert Path(report.data["report"]).parent == here
+    assert type_at(service, here, "stop", "sweep=waits").data["state"] == "interrupted"
+    assert not (here / "outputs").exists()
 
 
 def test_watching_waits_until_a_submitted_sweep_can_be_read(

@@ -21,8 +21,7 @@ from rltune.errors import StudyError, StudyUnavailableError
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.outcome import Outcome
 from rltune.ledger.storage import open_ledger
-from rltune.ledger.sweep_ref import SweepRef
-from rltune.views.description import summarize
+from rltune.views.description import summarize, summarize_all
 from rltune.views.sweep_reader import SweepReader
 from rltune.views.sweep_view import SweepView, load_view
 from rltune.views.tables import list_sweeps
@@ -133,7 +132,7 @@ def test_a_sweep_whose_driver_was_killed_is_interrupted(tmp_path: Path, capsys: 
         assert (view.status, view.trials[-1].state_word) == ("interrupted", "interrupted")
         assert view.outcome is None
         assert summarize(view)["status"] == "interrupted"
-        list_sweeps(SweepRef("s", tmp_path), {folder: view})
+        list_sweeps(summarize_all({folder: view}), tmp_path)
         assert "interrupted" in capsys.readouterr().out
 
 

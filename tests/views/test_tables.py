@@ -15,6 +15,7 @@ from ledger import ENTRIES, add_reports, make_ledger
 from rltune.errors import StudyError
 from rltune.ledger.storage import open_ledger
 from rltune.ledger.sweep_ref import SweepRef
+from rltune.views.description import summarize_all
 from rltune.views.tables import list_sweeps, read_sweep, read_sweeps, show_sweep
 
 
@@ -41,7 +42,7 @@ def sweeps(tmp_path):
 
 def listed(tmp_path):
     stream = io.StringIO()
-    list_sweeps(ref := SweepRef(output_dir=tmp_path), read_sweeps(ref), stream)
+    list_sweeps(summarize_all(read_sweeps(ref := SweepRef(output_dir=tmp_path))), ref.root, stream)
     return stream.getvalue()
 
 
@@ -94,7 +95,7 @@ def test_a_list_fits_a_terminal_of_eighty_columns(sweeps, tmp_path, terminal):
     names = ("dict-ppo-20261121-212212-b28c", "halfcheetah-sac-20261121-2122-b28c")
     for name in names:
         sweeps(name)
-    list_sweeps(ref := SweepRef(output_dir=tmp_path), read_sweeps(ref), terminal)
+    list_sweeps(summarize_all(read_sweeps(ref := SweepRef(output_dir=tmp_path))), ref.root, terminal)
     lines = terminal.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
     assert {tuple(line.split()[:2]) for line in lines if line.startswith(names)} == {(n, "complete") for n in names}
@@ -103,7 +104,7 @@ def test_a_list_fits_a_terminal_of_eighty_columns(sweeps, tmp_path, terminal):
 def test_on_a_narrow_terminal_a_long_name_stays_whole(sweeps, tmp_path, terminal):
     long = "lunarlander_continuous-ppo-20261121-212212-b28c-of-my-own-choice"
     sweeps(long)
-    list_sweeps(ref := SweepRef(output_dir=tmp_path), read_sweeps(ref), terminal)
+    list_sweeps(summarize_all(read_sweeps(ref := SweepRef(output_dir=tmp_path))), ref.root, terminal)
     assert terminal.getvalue().splitlines()[1].split()[:2] == [long, "complete"]
 
 
@@ -126,7 +127,9 @@ def test_a_database_behind_a_login_is_read_with_its_address(sweeps, tmp_path):
     home = sweeps("far", storage="postgresql+psycopg://***@db.example/rl")
     elsewhere = f"sqlite:///{(home / 'ledger.db').rename(tmp_path / 'of-several.db')}"
     stream = io.StringIO()
-    list_sweeps(ref := SweepRef(output_dir=tmp_path, ledger_url=elsewhere), read_sweeps(ref), stream)
+    list_sweeps(
+        summarize_all(read_sweeps(ref := SweepRef(output_dir=tmp_path, ledger_url=elsewhere))), ref.root, stream
+    )
     states = {line.split()[0]: line.split()[1:3] for line in stream.getvalue().splitlines()[1:-1]}
     assert states == {kept.name: ["complete", "1/2/1"], "far": ["complete", "1/2/1"]}
     with pytest.raises(StudyError) as refused:
@@ -193,9 +196,10 @@ def test_an_unknown_sweep_is_answered_with_the_nearest(sweeps, tmp_path):
 def test_looking_at_a_sweep_needs_no_optuna(sweeps, tmp_path):
     sweeps("s")
     looking = (
-        "import sys, rltune; from rltune.views.tables import list_sweeps, read_sweep, read_sweeps, show_sweep;"
+        "import sys, rltune; from rltune.views.description import summarize_all;"
+        "from rltune.views.tables import list_sweeps, read_sweep, read_sweeps, show_sweep;"
         f"ref = rltune.SweepRef('s', {str(tmp_path)!r});"
-        "list_sweeps(ref, read_sweeps(ref)); show_sweep(read_sweep(ref));"
+        "list_sweeps(summarize_all(read_sweeps(ref)), ref.root); show_sweep(read_sweep(ref));"
         "ref.open_ledger().trials.records();"
         "sys.exit('optuna' in sys.modules)"
     )

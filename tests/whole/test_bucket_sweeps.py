@@ -27,6 +27,7 @@ from rltune.errors import PolicyError, RltuneError, StudyError
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.sweep_ref import SweepRef
 from rltune.policies.policy import load_policy
+from rltune.views.description import summarize_all
 from rltune.views.tables import list_sweeps, read_sweep, read_sweeps, show_sweep
 
 SOME = ("budget.trials=3", "tracking=off", "certify=on", "certify.seeds=2", "certify.top=1")
@@ -41,7 +42,7 @@ def test_a_finished_sweep_is_shown_and_extended_elsewhere(
     shutil.rmtree(outcome.folder)  # its machine is gone
     other = str(tmp_path / "other")
     shown = io.StringIO()
-    list_sweeps(ref := SweepRef(output_dir=other, storage=s3), read_sweeps(ref), shown)
+    list_sweeps(summarize_all(read_sweeps(ref := SweepRef(output_dir=other, storage=s3))), ref.root, shown)
     show_sweep(read_sweep(SweepRef("moved", other, s3)), shown)
     assert "moved" in shown.getvalue()
     assert "certified" in shown.getvalue()

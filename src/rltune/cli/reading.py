@@ -13,18 +13,20 @@ from rltune.cli.application.answer import Answer
 from rltune.cli.application.command import (
     RequestConfig,
     ServedConfig,
-    SweepConfig,
     command,
     locate_sweep,
     make_sweep_ref,
 )
 from rltune.cli.submitted import (
+    find_remote,
+    find_remote_sweep,
     find_service,
     find_submission,
     list_submissions,
     print_submission,
     print_submissions,
     wait_for_start,
+    watch_remote,
 )
 from rltune.compose.groups import list_conf_dirs
 from rltune.errors import ABSENT, EXIT_TRY_AGAIN, ConfigError, RltuneError, StudyError, choices
@@ -55,27 +57,30 @@ def list_sweeps(settings: ServedConfig) -> Answer:
     every, is_served = list_submissions(settings)
     submissions = [submission for submission in every if submission["state"] in ("running", "queued", "refused")]
     from rltune.views import tables
-    from rltune.views.description import summarize
+    from rltune.views.description import summarize_all
 
-    ref = make_sweep_ref(settings)
-    views = tables.read_sweeps(ref)
+    if remote := find_remote(settings):
+        begun = sorted((submission for submission in every if submission["sweep"]), key=lambda each: each["begun"])
+        place, sweeps = remote.address, [submission["sweep"] for submission in begun]
+    else:
+        ref = make_sweep_ref(settings)
+        place, sweeps = str(ref.root), summarize_all(tables.read_sweeps(ref))
 
     def show() -> None:
         print_submissions(submissions, is_served)
-        tables.list_sweeps(ref, views)
+        tables.list_sweeps(sweeps, place)
 
-    sweeps = [
-        {"name": folder.name, "status": None, "folder": folder, **view.to_dict()}
-        if isinstance(view, RltuneError)
-        else summarize(view)
-        for folder, view in views.items()
-    ]
     return Answer({"sweeps": sweeps, "submissions": submissions, "service": is_served}, show)
 
 
 @command("show sweep=latest", RequestConfig)
 def show(settings: RequestConfig) -> Answer:
     """Print the trials of a sweep, the best first."""
+    if remote := find_remote_sweep(settings):
+        waiting = remote.client.show(remote.name) | {"service": True}
+        if not waiting["sweep"]:
+            return Answer(waiting, lambda: print_submission(waiting))
+        return Answer(remote.client.result(remote.name), lambda: print(remote.client.table(remote.name), end=""))
     from rltune.views.tables import read_sweep, show_sweep
 
     try:
@@ -93,6 +98,8 @@ def show(settings: RequestConfig) -> Answer:
 @command("watch sweep=latest", RequestConfig)
 def watch(settings: RequestConfig) -> Answer:
     """Watch the live table of a sweep that runs anywhere, until it ends or Ctrl-C."""
+    if remote := find_remote_sweep(settings):
+        return watch_remote(remote)
     submission = wait_for_start(settings)
     from rltune.driver.requests.watching import EXIT_CODES, watch_sweep
 
@@ -116,7 +123,7 @@ def watch(settings: RequestConfig) -> Answer:
 
 
 @dataclass
-class ReportConfig(SweepConfig):
+class ReportConfig(RequestConfig):
     """The settings of conf/report.yaml."""
 
     dashboard: bool = False
@@ -125,6 +132,10 @@ class ReportConfig(SweepConfig):
 @command("report sweep=latest", ReportConfig)
 def report(settings: ReportConfig) -> Answer:
     """Write the report page of a sweep's present state, also while the sweep runs."""
+    if not settings.dashboard and (remote := find_remote_sweep(settings)):
+        file = Path(f"{remote.name}.html").absolute()
+        file.write_text(remote.client.report(remote.name))
+        return Answer({"report": file}, lambda: print(file))
     ref = make_sweep_ref(settings)
     folder = ref.folder()
     from rltune.views import html  # Imported after the name is checked, because SQLAlchemy loads slowly.

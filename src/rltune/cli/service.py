@@ -13,11 +13,13 @@ from rltune.cli.application.answer import Answer
 from rltune.cli.application.command import ServiceConfig, command
 from rltune.cli.application.composed import ComposedCommand
 from rltune.cli.application.multirun import Job, read_start
+from rltune.cli.submitted import find_service
 from rltune.compose.composing import read_request, store_schema
 from rltune.config.bounds import Checked, bounded
 from rltune.config.schema import RunConfig
 from rltune.errors import RltuneError, clean_text
 from rltune.formatting import spell_command
+from rltune.service.folder import ServiceFolder
 
 # Settings of the command `submit` itself, which are not passed to the sweep.
 COMMAND_KEYS = ("group", "service.address", "output_dir")
@@ -136,6 +138,11 @@ def logs(settings: LogsConfig) -> Answer:
     """Print the log of a submitted sweep."""
     from rltune.service.client import Client
 
+    file = ServiceFolder(settings.output_dir).log_of(settings.sweep)
+    if not settings.follow and file.is_file() and find_service(settings) is None:
+        text = clean_text(file.read_text(errors="replace").replace("\r\n", "\n").replace("\r", "\n"))
+        print(text, end="", flush=True)
+        return Answer({"name": settings.sweep, "log": text})
     client = Client(settings.service.address, output_dir=settings.output_dir)
     if position := client.show(settings.sweep)["queue"]:
         print(f"{settings.sweep}: number {position} in the queue; its log begins when its turn comes", file=sys.stderr)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rltune.cli.application.answer import Answer
-from rltune.cli.application.command import RequestConfig, ServedConfig
-from rltune.errors import StudyError
+from rltune.cli.application.command import RequestConfig, ServedConfig, ServiceConfig
+from rltune.errors import EXIT_TRY_AGAIN, StudyError
 from rltune.formatting import format_objective, spell_command
 from rltune.ledger.sweep_folder import SETTINGS
+from rltune.ledger.sweep_ref import LATEST
 from rltune.service.folder import ADDRESS, ServiceFolder
 
 if TYPE_CHECKING:
@@ -22,7 +24,14 @@ POLL_S = 1.0  # Seconds between two requests to the service for the state of a s
 WAITING = ("queued", "running")  # States of a submitted sweep that may not have a folder yet.
 
 
-def find_service(settings: ServedConfig) -> Client | None:
+class Served(Protocol):
+    """The settings with which a command finds a service."""
+
+    output_dir: str
+    service: ServiceConfig
+
+
+def find_service(settings: Served) -> Client | None:
     """Return a client of the service that the settings name, or that serves this folder; None if none runs.
 
     A service that the user did not name and that does not accept the token belongs to another folder.
@@ -46,8 +55,49 @@ def find_service(settings: ServedConfig) -> Client | None:
     return client
 
 
+def find_remote(settings: ServedConfig) -> Client | None:
+    """Return a client of the service that the user named; None without one, or if its sweeps are in this folder."""
+    client = find_service(settings)
+    return client if client and client.address != ServiceFolder(settings.output_dir).read_address() else None
+
+
+@dataclass(frozen=True)
+class RemoteSweep:
+    """A sweep in the folder of a service on another machine or in another folder.
+
+    Attributes:
+        client: Of the service.
+        name: The sweep's name.
+    """
+
+    client: Client
+    name: str
+
+
+def find_remote_sweep(settings: RequestConfig) -> RemoteSweep | None:
+    """Return a command's sweep if the service that the user named has it; ``latest`` is the one that began last there.
+
+    Returns:
+        The sweep; None if it is to be looked for in ``output_dir``.
+    """
+    client = find_remote(settings)
+    if client is None:
+        return None
+    sweeps = client.list()
+    if settings.sweep == LATEST:
+        begun = [sweep for sweep in sweeps if sweep["begun"]]
+        return RemoteSweep(client, max(begun, key=lambda sweep: sweep["begun"])["name"]) if begun else None
+    return RemoteSweep(client, settings.sweep) if any(sweep["name"] == settings.sweep for sweep in sweeps) else None
+
+
 def find_service_of(settings: RequestConfig) -> Client | None:
-    """Return a client of the service to which a command's sweep was submitted; None for any other sweep."""
+    """Return a client of the service to which a command's sweep was submitted; None for any other sweep.
+
+    ``sweep=latest`` of a remote service becomes that sweep's name in the settings.
+    """
+    if remote := find_remote_sweep(settings):
+        settings.sweep = remote.name
+        return remote.client
     client = find_service(settings)
     return client if client and any(sweep["name"] == settings.sweep for sweep in client.list()) else None
 
@@ -104,17 +154,33 @@ def wait_for_start(settings: RequestConfig) -> dict[str, Any] | None:
     return None
 
 
+def watch_remote(sweep: RemoteSweep) -> Answer:
+    """Print the state of a sweep of a remote service whenever it changes, until the sweep has ended, then its table."""
+    from rltune.driver.requests.watching import EXIT_CODES
+
+    printed = None
+    while True:
+        submission = sweep.client.show(sweep.name)
+        line = describe_submission(submission)
+        if line != printed:
+            print(line, flush=True)
+            printed = line
+        if submission["state"] not in WAITING:
+            break
+        time.sleep(POLL_S)
+    code = EXIT_CODES.get(submission["state"], EXIT_TRY_AGAIN)
+    if not submission["sweep"]:
+        return Answer({**submission, "exit_code": code}, exit_code=code)
+    result = {**sweep.client.result(sweep.name), "exit_code": code}
+    return Answer(result, lambda: print(sweep.client.table(sweep.name), end=""), code)
+
+
 def print_submissions(submissions: Sequence[Mapping[str, Any]], is_served: bool) -> None:
     """Print the submitted sweeps that are running, queued or refused."""
     # A sweep whose service was killed in the middle of its start is started again by the next service.
     waiting = [submission for submission in submissions if submission["state"] == "queued" or submission["starting"]]
     for submission in submissions if is_served else waiting:
-        if submission["state"] == "running" and (sweep := submission["sweep"]):
-            ended = f"{sweep['trials']['ended']} of {sweep['trials']['planned']} trials ended"
-            best = format_objective(sweep["best"] and sweep["best"]["score"])
-            print(f"{submission['name']}: {submission['in_words']}, {sweep['percent']}%, {ended}, best {best}")
-        else:
-            print_state(submission)
+        print(describe_submission(submission), flush=True)
     if waiting and not is_served:
         print(f"no service runs here; {spell_command('serve')} continues the queue")
     if is_served or waiting:
@@ -128,8 +194,17 @@ def print_submission(submission: Mapping[str, Any]) -> None:
         print(f"no service runs here; {spell_command('serve')} goes on with it")
 
 
-def print_state(sweep: Mapping[str, Any]) -> Answer:
-    """Print the state and the reason of a sweep that was submitted to a service, and return them as the answer."""
-    state, reason = sweep["in_words"], sweep["reason"]
-    print(f"{sweep['name']}: {state}{f'; {reason}' if reason and reason not in state else ''}", flush=True)
-    return Answer(sweep)
+def describe_submission(submission: Mapping[str, Any]) -> str:
+    """Describe the state of a submitted sweep in a line: how far it is while it runs, and else why it is so."""
+    if submission["state"] == "running" and (sweep := submission["sweep"]):
+        ended = f"{sweep['trials']['ended']} of {sweep['trials']['planned']} trials ended"
+        best = format_objective(sweep["best"] and sweep["best"]["score"])
+        return f"{submission['name']}: {submission['in_words']}, {sweep['percent']}%, {ended}, best {best}"
+    state, reason = submission["in_words"], submission["reason"]
+    return f"{submission['name']}: {state}{f'; {reason}' if reason and reason not in state else ''}"
+
+
+def print_state(submission: Mapping[str, Any]) -> Answer:
+    """Print a line on a submitted sweep, and return its description as the answer."""
+    print(describe_submission(submission), flush=True)
+    return Answer(submission)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 from collections.abc import Awaitable, Callable
@@ -17,6 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rltune.errors import (
     ConfigError,
+    PolicyError,
     RltuneError,
     StudyError,
     UnavailableError,
@@ -40,6 +42,7 @@ from rltune.service.models import (
 from rltune.service.submissions import UnknownSubmissionError
 from rltune.service.sweep_service import SweepService
 from rltune.views.html import render_page
+from rltune.views.tables import show_sweep
 
 logger = logging.getLogger(__name__)
 API = "/api/"
@@ -63,6 +66,7 @@ REFUSALS = {  # The HTTP statuses of refused requests, and what they mean.
     503: "Something that the request needs does not work at the moment.",
 }
 CREATED = {"headers": {"Location": {"schema": {"type": "string"}}}}
+ARCHIVE: dict[str, Any] = {"content": {"application/zip": {}}}
 LOG = {"content": {"text/plain": {}}, "headers": {NEXT: {"schema": {"type": "string"}}}}
 
 
@@ -164,6 +168,19 @@ def make_router(service: SweepService, admission: Admission) -> APIRouter:
         """Return what ``rltune show json=true`` has of a sweep that has begun: how it ended, its winner and trials."""
         return service.descriptions.describe(service.submissions.get(name))
 
+    @router.get("/sweeps/{name}/table", response_class=PlainTextResponse, responses=declare(404, 409))
+    def table(name: str) -> str:
+        """Return what ``rltune show`` prints of a sweep that has begun."""
+        text = io.StringIO()
+        show_sweep(service.descriptions.load_view(service.submissions.get(name)), text)
+        return text.getvalue()
+
+    @router.get("/sweeps/{name}/policy", response_class=Response, responses=declare(404, 409) | {200: ARCHIVE})
+    def policy(name: str) -> Response:
+        """Return the policy of the winner, or of the best trial so far, as a ZIP archive of the folder to load."""
+        service.submissions.get(name)
+        return Response(service.pack_policy(name), media_type="application/zip")
+
     @router.get("/sweeps/{name}/events", responses=declare(404))
     def events(name: str) -> list[EventDescription]:
         """List the changes of a sweep's state with their reasons, the oldest first."""
@@ -255,7 +272,7 @@ def status_of(error: RltuneError) -> int:
     """Return the HTTP status for an error."""
     if isinstance(error, AccessError):
         return error.status
-    statuses = {UnknownSubmissionError: 404, UnavailableError: 503, StudyError: 409}
+    statuses = {UnknownSubmissionError: 404, UnavailableError: 503, StudyError: 409, PolicyError: 409}
     return next((status for kind, status in statuses.items() if isinstance(error, kind)), 422)
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import time
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import requests
@@ -118,6 +121,21 @@ class Client:
     def result(self, name: str) -> dict[str, Any]:
         """Return what ``rltune show json=true`` has of a sweep that has begun: how it ended, its winner and trials."""
         return dict(self._send("GET", f"sweeps/{name}/result").json())
+
+    def table(self, name: str) -> str:
+        """Return what ``rltune show`` prints of a sweep that has begun."""
+        return self._send("GET", f"sweeps/{name}/table").text
+
+    def policy(self, name: str, folder: str | Path) -> Path:
+        """Unpack the policy of a sweep's winner, or of its best trial so far, into a folder for `rltune.load_policy`.
+
+        Returns:
+            The folder.
+        """
+        content = self._send("GET", f"sweeps/{name}/policy").content
+        with zipfile.ZipFile(io.BytesIO(content)) as packed:
+            packed.extractall(folder)
+        return Path(folder)
 
     def events(self, name: str) -> Sequence[dict[str, Any]]:
         """Return the changes of a sweep's state with their reasons, the oldest first."""

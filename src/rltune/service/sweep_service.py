@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import re
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from rltune.driver.requests.actions import enqueue_configuration, request_retry
 from rltune.errors import ConfigError, StudyError, UnavailableError
 from rltune.formatting import spell_command
 from rltune.ledger.sweep_ref import SweepRef
+from rltune.policies.uri import Source, locate_policy
 from rltune.service.checking import CheckedSweep, check_change, check_submission, run_in_child
 from rltune.service.descriptions import SweepDescriptions
 from rltune.service.dispatcher import Dispatcher
@@ -148,6 +150,19 @@ class SweepService:
         larger_budget = enqueue_configuration(self._locate(submission), space, stream=io.StringIO())
         self._resume_ended(submission, larger_budget.split())
         return self.show(name)
+
+    def pack_policy(self, name: str) -> bytes:
+        """Pack the files of the winner's policy, or of the best trial's so far, into a ZIP archive.
+
+        Raises:
+            PolicyError: The sweep has no policy yet, or one that only RLlib can load.
+        """
+        archive = io.BytesIO()
+        source = Source(f"sweep:{name}", SweepRef(name, self.folder.sweeps))
+        with locate_policy(source) as folder, zipfile.ZipFile(archive, "w") as packed:
+            for file in sorted(folder.rglob("*")):
+                packed.write(file, file.relative_to(folder))
+        return archive.getvalue()
 
     def _locate(self, submission: Submission) -> SweepRef:
         """Make the reference of a sweep, and refuse one that has not started and so has no ledger.

@@ -7,6 +7,8 @@ keys. Runs anywhere.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from rltune.errors import RltuneError
@@ -42,6 +44,16 @@ def summarize(view: SweepView) -> dict[str, Any]:
     }
     plain: dict[str, Any] = to_plain(summary)
     return plain
+
+
+def summarize_all(views: Mapping[Path, SweepView | RltuneError]) -> list[dict[str, Any]]:
+    """Return the summaries of sweeps; one that cannot be read has its name, its folder and the parts of the error."""
+    return [
+        {"name": folder.name, "status": None, "folder": str(folder), **view.to_dict()}
+        if isinstance(view, RltuneError)
+        else summarize(view)
+        for folder, view in views.items()
+    ]
 
 
 def describe(view: SweepView) -> dict[str, Any]:

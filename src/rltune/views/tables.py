@@ -37,43 +37,44 @@ def read_sweeps(ref: SweepRef) -> dict[Path, SweepView | RltuneError]:
     return {folder: views[folder] for folder in folders}
 
 
-def list_sweeps(ref: SweepRef, views: Mapping[Path, SweepView | RltuneError], stream: TextIO | None = None) -> None:
+def list_sweeps(sweeps: Sequence[Mapping[str, Any]], place: object, stream: TextIO | None = None) -> None:
     """Print the list of all sweeps, one line each.
 
     Args:
-        ref: Says where the sweeps are.
-        views: The sweeps, as `read_sweeps` returns them.
+        sweeps: The sweeps as `rltune.views.description.summarize` describes them; one that cannot be read has its name
+            and its ``error``.
+        place: Where they are.
         stream: Where to print; None is standard output.
     """
     rows: list[tuple[str, ...]] = [("sweep", "status", "trials", "best", "certified", "env steps", "begun", "typed")]
     reasons = []
-    for folder, view in views.items():
-        if isinstance(view, RltuneError):
-            rows.append((folder.name, "unreadable", *[""] * 6))
-            reasons.append(f"{folder.name}: {first_line(view.what)}")
+    for sweep in sweeps:
+        if "error" in sweep:
+            rows.append((sweep["name"], "unreadable", *[""] * 6))
+            reasons.append(f"{sweep['name']}: {first_line(sweep['error'])}")
         else:
-            rows.append(_describe_sweep(view))
+            rows.append(_describe_sweep(sweep))
     out = open_console(stream)
-    if views:
+    if sweeps:
         out.print(_fit_columns(rows, out.width), crop=False)
         out.print("trials: complete/stopped/failed of all that the budget has")
         for reason in reasons:
             out.print(reason, soft_wrap=True)
     else:
-        out.print(f"no sweeps in {ref.root}; start one: {spell_command('run algo=ppo env=cartpole')}", soft_wrap=True)
+        out.print(f"no sweeps in {place}; start one: {spell_command('run algo=ppo env=cartpole')}", soft_wrap=True)
 
 
-def _describe_sweep(view: SweepView) -> tuple[str, ...]:
-    counts, record = view.counts, view.record
+def _describe_sweep(sweep: Mapping[str, Any]) -> tuple[str, ...]:
+    trials, certified = sweep["trials"], sweep["certified"]
     return (
-        view.name,
-        view.status,
-        f"{counts['complete']}/{counts['pruned']}/{counts['failed']} of {view.num_trials}",
-        format_objective(view.best.score if view.best else None),
-        format_objective(view.certification.best().median if view.certification else None),
-        format_count(view.sampled_env_steps),
-        (record.began or "")[:16].replace("T", " "),
-        " ".join(word for word in (record.command or "").split() if word.startswith(DISTINGUISHING)),
+        sweep["name"],
+        sweep["status"],
+        f"{trials['complete']}/{trials['pruned']}/{trials['failed']} of {trials['planned'] or trials['total']}",
+        format_objective(sweep["best"] and sweep["best"]["score"]),
+        format_objective(certified and certified["configurations"][0]["median"]),
+        format_count(sweep["env_steps"]),
+        (sweep["began"] or "")[:16].replace("T", " "),
+        " ".join(word for word in (sweep["command"] or "").split() if word.startswith(DISTINGUISHING)),
     )
 
 
