@@ -18,14 +18,16 @@ import pytest
 from ended import write_sweep
 
 from rltune.cli import submitted
-from rltune.cli.application.command import RequestConfig
+from rltune.cli.application.command import RequestConfig, spell_settings
 from rltune.cli.application.program import load_command
 from rltune.cli.submitted import find_service, find_service_of, print_state, wait_for_start
 from rltune.compose.command_settings import read_command_settings
+from rltune.errors import StudyError
 from rltune.ledger.lease import take_lease
 from rltune.ledger.storage import open_ledger
 from rltune.service.client import Client, ServiceError, TokenError
 from rltune.service.folder import ADDRESS, TOKEN, ServiceFolder
+from tests.policies.bundles import BOX, write_linear
 from tests.service.serviced import Serviced, run_service
 
 
@@ -88,6 +90,42 @@ def test_sweeps_of_a_remote_service_are_read_through_it(
     assert Path(report.data["report"]).parent == here
     assert type_at(service, here, "stop", "sweep=waits").data["state"] == "interrupted"
     assert not (here / "outputs").exists()
+
+
+def test_a_policy_of_a_remote_service_is_evaluated_here(
+    service: Serviced, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "elsewhere"
+    here.mkdir()
+    monkeypatch.setenv(ADDRESS, service.address)
+    sweep = write_sweep(service.sweeps.folder.sweeps / "mine", 4)
+    service.queue.add("mine", [])
+    with pytest.raises(StudyError):
+        service.client.policy("mine", here / "policy")  # no trial has a checkpoint
+    write_linear(sweep / "trials" / "0" / "best" / "policy", BOX, {"id": "CartPole-v1"})
+    (sweep / "summary.json").write_text(json.dumps({"winner": {"checkpoint": "trials/0/best"}}))
+    played = type_at(service, here, "evaluate", "policy=sweep:mine", "episodes=2")
+    assert (played.data["policy"], played.data["episodes"], played.data["min"] > 0) == ("sweep:mine", 2, True)
+    assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "spelled"),
+    [
+        ("show mine", "sweep=mine"),
+        ("show mine --json", "sweep=mine json=true"),
+        ("logs mine -f", "sweep=mine follow=true"),
+        ("compare one two out=x", "sweeps=[one,two] out=x"),
+        ("evaluate sweep:mine/3 --video", "policy=sweep:mine/3 video=true"),
+        ("stop sweep=mine -t", "sweep=mine -t"),
+        ("show one two", "sweep=one two"),
+        ("run algo=ppo -m", "algo=ppo -m"),
+    ],
+)
+def test_what_needs_no_key_is_spelled_as_a_setting(typed: str, spelled: str) -> None:
+    name, *words = typed.split()
+    command = load_command(name)
+    assert sorted(spell_settings(words, command.usage, command.schema)) == sorted(spelled.split())
 
 
 def test_watching_waits_until_a_submitted_sweep_can_be_read(

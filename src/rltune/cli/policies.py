@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import math
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import MISSING
 
 from rltune.cli.application.answer import Answer
-from rltune.cli.application.command import PolicyConfig, command, make_source, use_tracking
+from rltune.cli.application.command import PolicyConfig, RequestConfig, command, make_source, use_tracking
 from rltune.cli.application.composed import ComposedCommand
+from rltune.cli.submitted import find_remote_sweep
 from rltune.config.bounds import bounded
 from rltune.config.validation import to_typed
 from rltune.envs.child import Child, call_again
@@ -26,6 +30,19 @@ if TYPE_CHECKING:
 
 EVALUATED = ("id", "kwargs", "wrappers", "per_copy", "max_copies", "restarts", "evaluation_steps")
 """The keys of an environment that an evaluation takes; only training reads the others."""
+
+
+def take_remote_policy(settings: PolicyConfig) -> None:
+    """Unpack ``policy=sweep:<name>`` into a temporary folder if the service in RLTUNE_SERVICE has that sweep.
+
+    The folder is named in the settings then, and deleted when this process ends.
+    """
+    name = settings.policy.removeprefix("sweep:")
+    served = RequestConfig(sweep=name, output_dir=settings.output_dir)
+    if settings.policy.startswith("sweep:") and (remote := find_remote_sweep(served)):
+        folder = tempfile.mkdtemp(prefix="rltune-policy-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        settings.policy = str(remote.client.policy(remote.name, folder))
 
 
 @dataclass
@@ -50,6 +67,8 @@ class EvaluateConfig(PlayConfig):
 @command("evaluate policy=<uri>", EvaluateConfig, ComposedCommand)
 def evaluate(settings: EvaluateConfig) -> Answer:
     """Evaluate a policy on fresh episodes."""
+    policy = settings.policy
+    take_remote_policy(settings)
     source = make_source(settings, trust=settings.trust)
     use_tracking(settings)
     played = _call_in_child(evaluate_policy, settings)
@@ -58,9 +77,9 @@ def evaluate(settings: EvaluateConfig) -> Answer:
     from rltune.views.tables import show_evaluation
 
     spec, result = played["env"], Evaluation.from_dict(played["result"])
-    show_evaluation(settings.policy, played["info"], result, spec)
+    show_evaluation(policy, played["info"], result, spec)
     data: dict[str, Any] = {
-        "policy": settings.policy,
+        "policy": policy,
         "environment": spec["id"],
         "env_kwargs": spec["kwargs"],
         "episodes": len(result.returns),
@@ -211,6 +230,7 @@ class ExportConfig(PolicyConfig):
 @command("export policy=<uri>", ExportConfig)
 def export(settings: ExportConfig) -> Answer:
     """Export a policy as one file that needs neither rltune nor RLlib."""
+    take_remote_policy(settings)
     source = make_source(settings, trust=settings.trust)
     use_tracking(settings)
     from rltune.policies.export import default_export_name, export_policy
@@ -225,6 +245,7 @@ def export(settings: ExportConfig) -> Answer:
 @command("record policy=<uri> episodes=100", PlayConfig)
 def record(settings: PlayConfig) -> Answer:
     """Record a dataset for the offline algorithms."""
+    take_remote_policy(settings)
     make_source(settings, trust=settings.trust)
     use_tracking(settings)
     summary = _call_in_child(record_policy, settings)

@@ -9,6 +9,7 @@ import contextlib
 import errno
 import functools
 import os
+import re
 import shutil
 import signal
 import sys
@@ -34,6 +35,7 @@ from rltune.cli.application.answer import (
 )
 from rltune.cli.application.help_page import write_help
 from rltune.compose.command_settings import list_command_keys, read_command_settings
+from rltune.config.bounds import read_types
 from rltune.config.uris import refuse_typed_secrets, resolve_uri
 from rltune.config.validation import MAX_NAME
 from rltune.driver.signals import INTERRUPTED, call_at_process_end, handle_signals
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from rltune.policies.uri import Source
 
 COMPLETION = ("-sc", "--shell-completion")  # The flags of Hydra's shell completion.
+SUBJECTS = ("sweep", "sweeps", "policy")  # What a word without a key stands for, where a command has such a setting.
 RESEND_S = 0.05  # The delay before a dropped signal is sent again, when the callback that dropped it has returned.
 
 
@@ -137,6 +140,7 @@ class Command:
         if self.wants_help(sys.argv[1:]):
             print(write_help(self.name, shutil.get_terminal_size().columns))
             sys.exit(0)
+        sys.argv[1:] = spell_settings(sys.argv[1:], self.usage, self.schema)
         own_output()
         # The JSON document, alone on stdout, stays as it is: its texts have no logins, and no number in it is one.
         filter_output("stderr", *([] if wants_json() else ["stdout"]))
@@ -182,6 +186,28 @@ class Command:
     def complete(self, word: str) -> None:
         """Print the settings with which a shell can complete a word."""
         print(" ".join(f"{key}=" for key in list_command_keys(self.name) if key.startswith(word)))
+
+
+def spell_settings(words: Sequence[str], usage: str, schema: type) -> list[str]:
+    """Spell as settings what needs no key: ``show mine`` as ``sweep=mine``, and ``logs mine -f`` with ``follow=true``.
+
+    Args:
+        words: The words after the command's name.
+        usage: Of the command, whose first setting is the key of words without one if it names a sweep or a policy.
+        schema: The dataclass of the command's settings, of which those that are true or false may be flags.
+    """
+    key = usage.partition(" ")[2].partition("=")[0]
+    switches = [JSON, *(name for name, kind in read_types(schema).items() if kind is bool)]
+    bare = [word for word in words if re.fullmatch(r"[\w.][\w.:/@-]*", word)] if key in SUBJECTS else []
+    spelled = [f"{key}=[{','.join(bare)}]" if key == "sweeps" else f"{key}={bare[0]}"] if bare else []
+    for word in words:
+        if word == "-f" and "follow" in switches:  # As of tail and of docker; `-t` must not say to trust somebody.
+            word = "--follow"
+        if word.removeprefix("--") in switches and word.startswith("--"):
+            spelled.append(f"{word[2:]}=true")
+        elif not bare or word not in (bare if key == "sweeps" else bare[:1]):
+            spelled.append(word)
+    return spelled
 
 
 COMMANDS: dict[str, Command] = {}

@@ -21,6 +21,8 @@ MODULES = {
     "policies": ("evaluate", "export", "record"),
     "service": ("serve", "submit", "logs"),
 }
+# Words of other tools that are commands here.
+ALIASES = {"ls": "list", "status": "list", "cancel": "stop"}
 # The commands that import modules of the user's, which may lie in the working folder. The others never search it, so
 # that they can be typed in a folder of somebody else's.
 RUN_CODE = ("run", "resume", "probe", "evaluate", "export", "record", "serve")
@@ -40,6 +42,7 @@ def main() -> None:
     elif words[0] in COMPLETION:
         _complete(words)
     else:
+        words = [ALIASES.get(words[0], words[0]), *words[1:]]
         if words[0] not in NAMES:
             answer = find_answer("command", words[0])
             close = answer.names[0] if answer else nearest(words[0], NAMES)
