@@ -73,7 +73,7 @@ def run_service(
         access = Access(TOKEN, port)
         admission = Admission(2)
         app = make_app(sweeps, access, admission)
-        app.include_router(Page(sweeps, access, admission).make_router())
+        Page(sweeps, access, admission).add_to(app)
         server = uvicorn.Server(configure_server(app))
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
         thread.start()

@@ -197,15 +197,16 @@ def test_every_curl_line_of_the_docs_is_answered(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "service.md").read_text()
     (block,) = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
     setting, *lines = block.splitlines()
-    assert len(lines) == 9
+    assert len(lines) == 12
     with run_service(tmp_path / "outputs") as service:
         for line in lines:
-            if "enqueue" in line:
+            if "result" in line:
                 write_sweep(service.sweeps.folder.sweeps / "first", 2, None, "complete", "budget.trials=5")
             if "retry" in line:
                 continue  # nothing has failed
             known = os.environ | {"RLTUNE_SERVICE": service.address, "RLTUNE_SERVICE_TOKEN": TOKEN}
-            done = subprocess.run(["bash", "-c", f"{setting}; {line}"], env=known, capture_output=True, text=True)
+            typed = ["bash", "-c", f"{setting}; {line}"]
+            done = subprocess.run(typed, env=known, cwd=tmp_path, capture_output=True, text=True)
             assert done.returncode == 0, f"{line}: {done.stderr}{done.stdout}"
         row = service.queue.get("first")
     assert row.overrides == ("algo=ppo", "env=cartpole", "budget.trials=40")

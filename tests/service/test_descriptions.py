@@ -129,14 +129,16 @@ def test_a_sweep_without_a_ledger_starts(folder: ServiceFolder, queue: Submissio
 
 def test_a_sweeps_page_has_its_trials_and_certified_results(folder: ServiceFolder, queue: Submissions) -> None:
     submission = queue.add("s", [])
-    assert SweepDescriptions(folder).show(submission)["sections"] == {}
+    assert SweepDescriptions(folder).show(queue, submission.name)["sections"] == {}
     write_sweep(folder.sweeps / "s", certified=make_certification())
-    described = SweepDescriptions(folder).show(submission)
+    described = SweepDescriptions(folder).show(queue, submission.name)
     tables = {name: section.table for name, section in described["sections"].items() if section.table}
     assert [row[0] for row in tables["certification"].rows] == ["trial 3", "baseline"]
     assert len(tables["trials"].rows) == 12
     assert described["sections"]["verdict"].notes
-    assert described["parameters"] == ["lr"]
+    assert described["parameters"] == {"lr": 0.01}, "with the value of the best trial"
+    assert described["sweep"]["name"] == "s"
+    assert [curve.trial for curve in described["curves"].curves][-1] == 11, "the best trial's is drawn last"
 
 
 @pytest.mark.slow

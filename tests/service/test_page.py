@@ -119,6 +119,27 @@ def test_of_many_trials_the_best_twenty_come_first(service: Serviced) -> None:
     assert page.count("lightning") == 1, "the state tells it, and nothing repeats it"
 
 
+def test_an_error_is_a_page_for_a_browser_and_json_for_programs(service: Serviced) -> None:
+    headers = service.log_in()
+    shown = service.ask("GET", "/sweeps/none", headers=headers | {"Accept": "text/html,*/*"})
+    assert (shown.status_code, 'href="/"' in shown.text, 'role="alert"' in shown.text) == (404, True, True)
+    assert service.ask("GET", "/sweeps/none", headers=headers).json()["key"] == "sweep"
+
+
+def test_a_sweep_is_submitted_again_with_changes(service: Serviced) -> None:
+    service.queue.add("first", ["algo=dqn", "space.lr=[loguniform, 1e-5, 1e-3]"])
+    page = service.ask("GET", "/submit?like=first", headers=service.log_in()).text
+    assert "algo=dqn &#39;space.lr=[loguniform, 1e-5, 1e-3]&#39;</textarea>" in page
+
+
+def test_the_page_has_the_learning_curve_of_each_trial(service: Serviced) -> None:
+    service.queue.change(service.queue.add("s", []), state="complete", ended_s=1.0)
+    write_sweep(service.sweeps.folder.sweeps / "s", 4)
+    page = service.ask("GET", "/sweeps/s", headers=service.log_in()).text
+    assert page.count("<polyline") == 4
+    assert re.findall(r'<g class="best"><title>trial (\d)', page) == ["3"]
+
+
 def test_the_page_of_a_sweep_counts_its_running_trials(service: Serviced) -> None:
     service.queue.change(service.queue.add("s", []), state="running")
     folder = write_sweep(service.sweeps.folder.sweeps / "s", 2, None, "running")

@@ -261,10 +261,14 @@ def respond_to_error(request: Request, error: Exception) -> Response:
     if status in (401, 403):
         client = request.client.host if request.client else "?"
         logger.warning("refused %s %s from %s: %s", request.method, path, client, refusal.what)
+    render_error = getattr(request.app.state, "render_error", None)
     if status == 401:
         if request.method in READING and not path.startswith(API):
             return RedirectResponse(LOGIN, 303)
         headers["WWW-Authenticate"] = "Bearer"
+    if render_error and not path.startswith(API) and "text/html" in request.headers.get("Accept", ""):
+        response: Response = render_error(refusal, status)
+        return response
     return JSONResponse(refusal.to_dict(), status, headers)
 
 

@@ -24,6 +24,7 @@ from rltune.service.folder import ServiceFolder
 from rltune.service.models import EventDescription, SweepDescription
 from rltune.service.submissions import INTERRUPTED, QUEUED, RUNNING, Event, Submission, Submissions
 from rltune.views.analysis import build_space
+from rltune.views.curves import draw_curves
 from rltune.views.description import describe, summarize
 from rltune.views.html import FOLDER, PAGE
 from rltune.views.page import describe_sweep
@@ -119,16 +120,30 @@ class SweepDescriptions:
             "report": has_report(folder),
         }
 
-    def show(self, submission: Submission) -> dict[str, Any]:
-        """Describe one sweep for its page: the sections of `rltune.views.page`, and the machine's CPU and memory."""
-        view = self._read(submission)
-        if not isinstance(view, SweepView) or not view.settings:
-            return {"load": describe_load(None), "view": None, "sections": {}, "parameters": []}
+    def show(self, submissions: Submissions, name: str) -> dict[str, Any]:
+        """Describe one sweep for its page, all of it from one reading of its ledger.
+
+        Returns:
+            The description of the submission as ``sweep``, the sections of `rltune.views.page`, the learning curves,
+            the searched parameters with the best trial's values, and the machine's CPU and memory.
+
+        Raises:
+            UnknownSubmissionError: There is no submission of this name.
+        """
+        submission = submissions.get(name)
+        result = self._read(submission)
+        view = result if isinstance(result, SweepView) and result.settings else None
+        waiting = [other.name for other in submissions.list(QUEUED)]
+        events = submissions.list_events([submission.id])[submission.id]
         return {
-            "load": describe_load(view.snapshot.lease.driver),
+            "sweep": self._describe(submission, events, waiting, result),
+            "load": describe_load(view.snapshot.lease.driver if view else None),
             "view": view,
-            "sections": {section.name: section for section in describe_sweep(view, view.outcome)},
-            "parameters": list(build_space(view).names),
+            "sections": {section.name: section for section in describe_sweep(view, view.outcome)} if view else {},
+            "curves": draw_curves(view) if view else None,
+            "parameters": {each: (view.best_params or {}).get(each) for each in build_space(view).names}
+            if view
+            else {},
         }
 
     def describe(self, submission: Submission) -> dict[str, Any]:

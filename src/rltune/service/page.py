@@ -10,14 +10,14 @@ from urllib.parse import parse_qs, quote
 
 import yaml
 from anyio import to_thread
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from rltune.compose.groups import find_options, list_groups
 from rltune.config.uris import resolve_uri
 from rltune.errors import ConfigError, RltuneError, choices
-from rltune.formatting import format_objective
+from rltune.formatting import format_duration, format_objective
 from rltune.service.access import LOGGED_IN, Access
 from rltune.service.admission import Admission
 from rltune.service.descriptions import has_report
@@ -27,6 +27,7 @@ from rltune.views.html import FOLDER, PAGE, render_page
 
 MAX_ROWS = 20  # A sweep's page shows at most this many rows of a table, and a link to the others.
 LOG_BYTES = 6000
+FIRST = ("algo", "env", "experiment")  # The groups that nearly every submission chooses; the form has them on top.
 # A report has inline scripts. The sandbox lets them run, but not access the service with the user's session.
 REPORT_POLICY = "sandbox allow-scripts allow-popups; frame-ancestors 'none'"
 
@@ -60,7 +61,12 @@ class Page:
         # The templates on disk may be newer than the running code after an upgrade, so they are not reloaded.
         loader = ChoiceLoader([PackageLoader("rltune.service"), PackageLoader("rltune.views")])
         self._templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, auto_reload=False)
-        self._templates.filters["score"] = format_objective
+        self._templates.filters |= {"score": format_objective, "duration": format_duration}
+
+    def add_to(self, app: FastAPI) -> None:
+        """Add the web page to the application of the REST API."""
+        app.include_router(self.make_router())
+        app.state.render_error = self.render_error
 
     def make_router(self) -> APIRouter:
         """Make the routes of the web page."""
@@ -101,8 +107,8 @@ class Page:
     def _render_sweep(
         self, name: str, given: Mapping[str, str], error: RltuneError | None = None, part: bool = False
     ) -> Response:
-        details = self._service.descriptions.show(self._service.submissions.get(name))
-        details |= {"sweep": self._service.show(name), "log": self._service.folder.read_log(name, -LOG_BYTES)[0]}
+        details = self._service.descriptions.show(self._service.submissions, name)
+        details |= {"log": self._service.folder.read_log(name, -LOG_BYTES)[0]}
         return self._render("sweep.html", error, part=part, given=given, max_rows=MAX_ROWS, **details)
 
     def act(self, name: str, verb: str, given: Form) -> Response:
@@ -138,13 +144,19 @@ class Page:
             raise RltuneError(f"{file}: the report has no such file", PAGE, f"/sweeps/{name}")
         return FileResponse(folder / FOLDER / file, headers=headers)
 
-    def show_form(self) -> Response:
-        """Show the form of a new sweep."""
-        return self._render_form({})
+    def show_form(self, like: str | None = None) -> Response:
+        """Show the form of a new sweep, filled with the settings of the sweep ``like``."""
+        overrides = self._service.submissions.get(like).overrides if like else ()
+        return self._render_form({"overrides": shlex.join(overrides)})
+
+    def render_error(self, error: RltuneError, status: int) -> Response:
+        """Show what was wrong with a request, with the way back to the pages."""
+        return self._render("base.html", error, status)
 
     def _render_form(self, given: Mapping[str, str], error: RltuneError | None = None) -> Response:
-        options = {group: list(find_options(group.name)) for group in list_groups("run")}
-        return self._render("submit.html", error, options=options, given=given)
+        groups = sorted(list_groups("run"), key=lambda group: (group.name not in FIRST, group.name))
+        options = {group: list(find_options(group.name)) for group in groups}
+        return self._render("submit.html", error, options=options, first=FIRST, given=given)
 
     async def submit(self, given: Form, request: Request) -> Response:
         """Submit the sweep of a filled form."""
@@ -161,7 +173,8 @@ class Page:
 
     def log_in(self, request: Request, given: Form) -> Response:
         """Log a browser in that has sent the right token."""
-        if not self._access.is_token(given.get("token", "")):
+        # People paste the whole link that the service has printed, too.
+        if not self._access.is_token(given.get("token", "").rpartition("#")[2]):
             wrong = RltuneError("this is not the service's token", "what rltune serve printed", "copy it from there")
             return self._render("login.html", wrong, 401)
         request.session[LOGGED_IN] = True

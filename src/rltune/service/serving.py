@@ -82,7 +82,7 @@ def serve(
         stack.callback(dispatcher.close)
         admission = Admission()
         app = make_app(service, access, admission)
-        app.include_router(Page(service, access, admission).make_router())
+        Page(service, access, admission).add_to(app)
         server = _Server(configure_server(app, timeout_graceful_shutdown=3), dispatcher, folder)
         server.run(sockets=[listening])
     return server.signal

@@ -1,10 +1,24 @@
 // The token of the printed link stays in the browser, because the part of an address after # is never sent.
 const login = document.getElementById("login");
-if (login && location.hash.length > 1) {
+function logIn() {
+  if (!login || location.hash.length < 2) return;
   document.getElementById("token").value = location.hash.slice(1);
   history.replaceState(null, "", location.pathname);
   login.requestSubmit();
 }
+addEventListener("hashchange", logIn); // The link was pasted into a tab that shows this page already.
+logIn();
+
+// Show the rows that have all words of the search.
+const search = document.getElementById("search");
+function filterRows() {
+  const words = search.value.toLowerCase().split(/\s+/);
+  for (const row of document.querySelectorAll("#live tbody tr")) {
+    const text = row.textContent.toLowerCase();
+    row.hidden = !words.every(word => text.includes(word));
+  }
+}
+search?.addEventListener("input", filterRows);
 
 // Fetch the part of the page that changes, and keep the focus, the open sections and the scroll positions in it.
 const live = document.getElementById("live");
@@ -30,6 +44,7 @@ async function refresh() {
     const positions = new Map(scrolled);
     lastText = text;
     live.innerHTML = text;
+    if (search) filterRows();
     for (const id of open) if (document.getElementById(id)) document.getElementById(id).open = true;
     for (const region of regions()) [region.scrollLeft, region.scrollTop] = positions.get(label(region)) || [0, 0];
     if (focused) document.getElementById(focused)?.focus();
