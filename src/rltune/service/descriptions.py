@@ -135,15 +135,14 @@ class SweepDescriptions:
         view = result if isinstance(result, SweepView) and result.settings else None
         waiting = [other.name for other in submissions.list(QUEUED)]
         events = submissions.list_events([submission.id])[submission.id]
+        best = (view.best_params if view else None) or {}
         return {
             "sweep": self._describe(submission, events, waiting, result),
             "load": describe_load(view.snapshot.lease.driver if view else None),
             "view": view,
             "sections": {section.name: section for section in describe_sweep(view, view.outcome)} if view else {},
             "curves": draw_curves(view) if view else None,
-            "parameters": {each: (view.best_params or {}).get(each) for each in build_space(view).names}
-            if view
-            else {},
+            "parameters": {each: best.get(each) for each in build_space(view).names} if view else {},
         }
 
     def describe(self, submission: Submission) -> dict[str, Any]:
