@@ -18,8 +18,8 @@ class Curve:
 
     Attributes:
         trial: The trial's number.
-        state: Its state in words; ``winner`` or ``best`` for the best trial.
-        is_best: Whether it is the best trial.
+        state: Its state in words; ``winner`` or ``best so far`` for one trial.
+        is_best: Whether it is the winner, or the best trial so far.
         points: ``x,y`` of each report, separated by spaces, with y downwards.
         last: x and y of the last report.
     """
@@ -44,7 +44,7 @@ class Curves:
 
 def draw_curves(view: SweepView) -> Curves | None:
     """Compute the curves' coordinates from the reports of the trials; None before the first report."""
-    best = view.best.number if view.best else None
+    best = view.winner_trial if view.record.winner else view.best.number if view.best else None
     reported = [trial for trial in view.trials if _read_points(trial)]
     drawn = [trial for trial in reported[-MAX_CURVES:] if trial.number != best]
     drawn += [trial for trial in reported if trial.number == best]
