@@ -94,7 +94,7 @@ def test_filters_can_be_typed_and_follow_from_the_size() -> None:
     (leaf,) = make_layout(S.Box(0, 255, (84, 84, 4), np.uint8)).leaves
     assert derive_filters(leaf) == [[16, 4, 2], [32, 4, 2], [64, 4, 2], [128, 4, 2]]
     module, _ = build("ppo", S.Box(0, 255, (24, 32, 3), np.uint8), conv_filters=[[8, 3, 2]])
-    convolutions = [part for part in module.encoder.encoder.images.modules() if isinstance(part, torch.nn.Conv2d)]
+    convolutions = [part for part in module.encoder.encoder.front.images.modules() if isinstance(part, torch.nn.Conv2d)]
     assert [part.out_channels for part in convolutions] == [8]
 
 

@@ -243,7 +243,7 @@ def split_batch(actions: Any, count: int) -> list[Any]:
 def _list_parts(space: Mapping[str, Any], path: Path, joint: bool, clips: bool) -> Iterator[ActionPart]:
     """Yield the leaves of a space, in the order in which Gymnasium flattens them."""
     if space["type"] in ("Dict", "Tuple"):
-        for key, child in _list_children(space):
+        for key, child in list_children(space):
             yield from _list_parts(child, (*path, key), joint, clips)
         return
     kind, shape, dtype, low, high = _read_leaf(space, joint)
@@ -312,9 +312,9 @@ def _find_bounded(dtype: np.dtype[Any], low: np.ndarray, high: np.ndarray) -> An
     return (high < _round_inwards([ends.max], high.dtype, -np.inf)) & ((low > ends.min) | (dtype.kind == "u"))
 
 
-def _list_children(space: Mapping[str, Any]) -> list[tuple[Any, Mapping[str, Any]]]:
-    """List the keys or places of a Dict or Tuple space with what lies there."""
-    return list(space["spaces"] if space["type"] == "Dict" else enumerate(space["spaces"]))
+def list_children(space: Mapping[str, Any]) -> list[tuple[Any, dict[str, Any]]]:
+    """List the keys or places of the description of a Dict or Tuple space with what lies there."""
+    return list(map(tuple, space["spaces"])) if space["type"] == "Dict" else list(enumerate(space["spaces"]))
 
 
 def _encode_part(part: ActionPart, leaf: Any) -> Any:
@@ -341,7 +341,7 @@ def _cast(values: Any, dtype: np.dtype[Any]) -> Any:
 def _walk(space: Mapping[str, Any], action: Any) -> Iterator[Any]:
     """Yield the leaves of an action."""
     if space["type"] in ("Dict", "Tuple"):
-        for key, part in _list_children(space):
+        for key, part in list_children(space):
             yield from _walk(part, action[key])
     else:
         yield action

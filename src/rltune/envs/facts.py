@@ -52,13 +52,7 @@ class EnvFacts:
 
         With several agents there is no such pair, but one for each agent in `spaces_by_agent`; returns None then.
         """
-        if self.agents:
-            return None
-        seen, taken = self.observation_space, self.action_space
-        return (
-            seen,
-            taken,
-        )
+        return None if self.agents else (self.observation_space, self.action_space)
 
     @property
     def spaces_by_agent(self) -> dict[str, tuple[Any, Any]]:

@@ -166,6 +166,12 @@ class Layout:
         return len(self.leaves) == 1 and self.leaves[0].kind == VECTOR and not self.leaves[0].path
 
     @property
+    def is_row(self) -> bool:
+        """Whether an observation is a row as the environment gives it: one vector of floats."""
+        leaf = self.leaves[0]
+        return self.is_vector and len(leaf.shape) == 1 and leaf.dtype in ("float32", "float64")
+
+    @property
     def num_columns(self) -> int:
         """The columns of a row's view as one vector of float32, which networks see."""
         return self.num_bytes + self.num_numbers
@@ -204,14 +210,19 @@ class Layout:
         return rows[..., : self.num_bytes] if self.num_bytes else np.zeros((*rows.shape[:-1], 0), np.uint8)
 
     def view(self, rows: Any) -> Any:
-        """Return rows [..., width] as vectors of float32 [..., num_columns], as networks see them."""
-        if not self.num_bytes:
+        """Return rows [..., width] as vectors of float32 [..., num_columns], as networks see them.
+
+        Args:
+            rows: An array or a tensor; what is a view already stays as it is.
+        """
+        if not self.num_bytes or rows.dtype.itemsize == WORD:
             return rows
-        seen = np.empty((*rows.shape[:-1], self.num_columns), np.float32)
-        seen[..., : self.num_bytes] = self.bytes(rows)
-        if self.num_numbers:
-            seen[..., self.num_bytes :] = self.numbers(rows)
-        return seen
+        seen, numbers = rows[..., : self.num_bytes], rows[..., self.numbers_begin :]
+        if isinstance(rows, np.ndarray):
+            return np.concatenate([seen, numbers.view(np.float32)], axis=-1, dtype=np.float32)
+        import torch
+
+        return torch.cat([seen, numbers.contiguous().view(torch.float32)], -1) if self.num_numbers else seen.float()
 
     def encode(self, observation: Any, mask: Any = None) -> Any:
         """Turn one observation into a row [width].
@@ -223,14 +234,20 @@ class Layout:
         Raises:
             ValueError: A leaf is missing, of another size, or has a value that the row cannot hold; names it.
         """
-        row = np.zeros(self.width, self.dtype)
-        numbers, room = self.numbers(row), self.bytes(row)
+        parts = []
         for leaf in self.leaves:
-            part = _find(leaf, observation) if mask is None or leaf.kind != MASK else mask
-            flat = read_flags(part) if leaf.kind == MASK else np.asarray(part).reshape(-1)
-            target = (room if leaf.is_bytes else numbers)[leaf.begin : leaf.begin + leaf.size]
-            _write(leaf, flat[None], target[None])
-        return row
+            part = _find(leaf, observation, mask)
+            parts.append(read_flags(part) if leaf.kind == MASK else np.asarray(part))
+        return self._make_rows(parts, 1)[0]
+
+    def _make_rows(self, parts: Sequence[Any], count: int) -> Any:
+        """Make rows [count, width] of the values of all leaves, each [count, ...] or, of a single row, [...]."""
+        rows = np.zeros((count, self.width), self.dtype)
+        numbers, room = self.numbers(rows), self.bytes(rows)
+        for leaf, part in zip(self.leaves, parts, strict=True):
+            target = (room if leaf.is_bytes else numbers)[:, leaf.begin : leaf.begin + leaf.size]
+            _write(leaf, part.reshape(count, -1), target)
+        return rows
 
     def encode_batch(self, observations: Any, masks: Any = None) -> tuple[Any, bool]:
         """Turn one observation or a batch of them into rows [n, width].
@@ -246,10 +263,7 @@ class Layout:
         Raises:
             ValueError: It fits neither; names the leaf.
         """
-        parts: list[Any] = []
-        for leaf in self.leaves:
-            part = _find(leaf, observations) if masks is None or leaf.kind != MASK else masks
-            parts.append(_read_mask(leaf, part) if leaf.kind == MASK else _read(leaf, part))
+        parts = [_read(leaf, _find(leaf, observations, masks)) for leaf in self.leaves]
         is_single = all(part.shape == leaf.shape for leaf, part in zip(self.leaves, parts, strict=True))
         count = 1
         for leaf, part in zip(self.leaves, parts, strict=True):
@@ -264,12 +278,7 @@ class Layout:
             count = len(part)
         if self.is_vector:  # Its numbers keep their type, in which filters compute.
             return parts[0].reshape(count, -1), is_single
-        rows = np.zeros((count, self.width), self.dtype)
-        numbers, room = self.numbers(rows), self.bytes(rows)
-        for leaf, part in zip(self.leaves, parts, strict=True):
-            target = (room if leaf.is_bytes else numbers)[:, leaf.begin : leaf.begin + leaf.size]
-            _write(leaf, part.reshape(count, -1), target)
-        return rows, is_single
+        return self._make_rows(parts, count), is_single
 
     def is_single(self, observations: Any) -> bool:
         """Return whether this is one observation and no batch of them, by the shape of its first leaf."""
@@ -301,12 +310,14 @@ def find_numbers(num_bytes: int) -> int:
     return -(-num_bytes // WORD) * WORD
 
 
-def _find(leaf: Leaf, observation: Any) -> Any:
-    """Return the part of an observation that is a leaf.
+def _find(leaf: Leaf, observation: Any, mask: Any = None) -> Any:
+    """Return the part of an observation that is a leaf, or the mask beside it.
 
     Raises:
         ValueError: It is not there.
     """
+    if leaf.kind == MASK and mask is not None:
+        return mask
     part = observation
     if leaf.kind == MASK and not leaf.path:
         raise ValueError("there is no action_mask, and a policy that was trained with one does not act without it")
@@ -334,7 +345,12 @@ def _shorten(value: Any) -> str:
 
 
 def _read(leaf: Leaf, part: Any) -> Any:
-    """Return a part as an array of numbers."""
+    """Return a part of one observation or of a batch as an array of numbers; flags are [flags] or [n, flags]."""
+    if leaf.kind == MASK:
+        flags, count = read_flags(part, -1), leaf.shape[0]
+        if flags.shape[-1:] == (count,) and flags.ndim <= 2:
+            return flags
+        return flags.reshape(-1) if flags.size == count else flags.reshape(len(flags), -1)
     array = np.asarray(part)
     if array.dtype.kind not in "fiub":
         of = "" if leaf.name == WHOLE else f" {leaf.name}"
@@ -363,22 +379,15 @@ def join_flags(flags: Any, sizes: Sequence[int]) -> Any:
     """Return a flag for each combination of choices [..., combinations], of those for each value [..., values].
 
     Args:
-        flags: A flag for each value of each choice.
+        flags: A flag for each value of each choice, booleans in an array or a tensor.
         sizes: The number of values of each choice; combinations are in the order in which the last one is fastest.
+            Without sizes the flags stay as they are.
     """
-    parts = np.split(np.asarray(flags, bool), np.cumsum(sizes)[:-1], axis=-1)
-    joined = parts[0]
-    for part in parts[1:]:
+    joined, begin = flags[..., : sizes[0]] if sizes else flags, sum(sizes[:1])
+    for size in sizes[1:]:
+        part, begin = flags[..., begin : begin + size], begin + size
         joined = (joined[..., :, None] & part[..., None, :]).reshape(*joined.shape[:-1], -1)
     return joined
-
-
-def _read_mask(leaf: Leaf, mask: Any) -> Any:
-    """Return the flags of one observation [flags], or of a batch [n, flags]."""
-    flags, count = read_flags(mask, -1), leaf.shape[0]
-    if flags.shape[-1:] == (count,) and flags.ndim <= 2:
-        return flags
-    return flags.reshape(-1) if flags.size == count else flags.reshape(len(flags), -1)
 
 
 def _write(leaf: Leaf, rows: Any, target: Any) -> None:
@@ -393,23 +402,16 @@ def _write(leaf: Leaf, rows: Any, target: Any) -> None:
     if leaf.kind == ONE_HOT:
         _write_choices(leaf, rows, target)
     elif leaf.kind == MASK:
-        target[:] = join_flags(rows, leaf.sizes) if leaf.sizes else rows.astype(bool)
+        target[:] = join_flags(rows.astype(bool), leaf.sizes)
     else:
         # Another type is only a loss if its numbers are not the same in the type of the space.
-        if leaf.is_bytes and rows.dtype != np.uint8 and not _are_bytes(rows):
-            raise ValueError(f"{leaf.name} has whole numbers from 0 to 255; got {rows.dtype}, {_find_first(rows)}")
+        if leaf.is_bytes and rows.dtype != np.uint8:
+            with np.errstate(invalid="ignore"):
+                are_bytes = (rows >= 0) & (rows <= 255) & (rows == np.floor(rows))
+            if not are_bytes.all():
+                value = rows[~are_bytes][0]
+                raise ValueError(f"{leaf.name} has whole numbers from 0 to 255; got {rows.dtype}, {value}")
         target[:] = rows
-
-
-def _are_bytes(rows: Any) -> bool:
-    with np.errstate(invalid="ignore"):
-        return bool(((rows >= 0) & (rows <= 255) & (rows == np.floor(rows))).all())
-
-
-def _find_first(rows: Any) -> Any:
-    with np.errstate(invalid="ignore"):
-        wrong = ~((rows >= 0) & (rows <= 255) & (rows == np.floor(rows)))
-    return rows[tuple(np.argwhere(wrong)[0])]
 
 
 def _write_choices(leaf: Leaf, rows: Any, target: Any) -> None:

@@ -7,7 +7,7 @@ of its Gymnasium base. Other spaces are refused by the name of their leaf.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -16,7 +16,7 @@ from gymnasium import spaces
 
 from rltune.envs.layout import FIRST, IMAGE, LAST, MASK, NONE, ONE_HOT, VECTOR, Key, Layout, Leaf
 from rltune.envs.masks import MaskReader, MaskSource
-from rltune.envs.spaces import FLOATS, find_observation_fault, make_network_actions, read_actions
+from rltune.envs.spaces import find_observation_fault, list_leaves, make_network_actions, read_actions
 from rltune.envs.spec import EnvSpec
 from rltune.envs.step_count import read_reset, read_step
 from rltune.errors import ABSENT, Cause, ConfigError, GuestError, choices, spell
@@ -78,18 +78,6 @@ def make_layout(
             "", ABSENT, f"the observations {space} have no numbers", "at least one number", "observe a constant"
         )
     return layout
-
-
-def list_leaves(space: gymnasium.Space[Any], path: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ...], Any]]:
-    """Yield the path and the space of each leaf of nested Dict and Tuple spaces, in the order of the space."""
-    if isinstance(space, spaces.Dict):
-        for key, part in space.spaces.items():
-            yield from list_leaves(part, (*path, key))
-    elif isinstance(space, spaces.Tuple):
-        for index, part in enumerate(space.spaces):
-            yield from list_leaves(part, (*path, index))
-    else:
-        yield path, space
 
 
 def _describe_leaf(path: tuple[Key, ...], space: Any, name: str, encoding: str | None) -> Leaf:
@@ -219,8 +207,7 @@ def describe_leaf(leaf: Leaf) -> str:
         return f"{leaf.name}: image, {height} x {width}{of}, {order}{scale}{turn}"
     line = f"{leaf.name}: vector of {leaf.size}"
     if len(leaf.shape) > 1:
-        can_be_image = len(leaf.shape) == 3 or len(leaf.shape) == 2
-        image = f"; env.encode={{{leaf.name}: {IMAGE}}} makes an image of it" if can_be_image else ""
+        image = f"; env.encode={{{leaf.name}: {IMAGE}}} makes an image of it" if len(leaf.shape) <= 3 else ""
         line += f", {shape} flattened{image}"
     return line
 
@@ -245,20 +232,11 @@ def find_layout(space: gymnasium.Space[Any], spec: EnvSpec | None = None) -> Lay
     return make_layout(space, spec.encode, mask.path, mask.num_flags, sizes)
 
 
-def is_row(space: gymnasium.Space[Any], spec: EnvSpec | None = None) -> bool:
-    """Return whether observations are rows as the environment gives them: one vector of floats, and no mask.
-
-    Args:
-        space: The environment's observation space.
-        spec: The environment; None is one without a mask.
-    """
-    if spec is not None and MaskSource.parse(spec.action_mask) is not None:
-        return False
-    return isinstance(space, spaces.Box) and space.dtype in FLOATS and len(space.shape) == 1
-
-
 def find_network_spaces(
-    observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], spec: EnvSpec | None = None
+    observation_space: gymnasium.Space[Any],
+    action_space: gymnasium.Space[Any],
+    spec: EnvSpec | None = None,
+    view: bool = True,
 ) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
     """Return the spaces that networks see and choose in, for those of an environment.
 
@@ -266,12 +244,13 @@ def find_network_spaces(
         observation_space: The environment's.
         action_space: The environment's.
         spec: As for `find_layout`.
+        view: As for `RowObservation`.
 
     Raises:
         ConfigError: Networks cannot see such observations, or choose such actions.
     """
     layout = find_layout(observation_space, spec)
-    seen = observation_space if is_row(observation_space, spec) else make_view_space(layout)
+    seen = observation_space if layout.is_row else make_view_space(layout) if view else make_row_space(layout)
     return seen, make_network_actions(read_actions(action_space, joint=spec is not None and spec.joint_actions))
 
 
@@ -327,6 +306,11 @@ class RowObservation(gymnasium.Wrapper[Any, Any, Any, Any]):
         flags = self._reader and self._reader.read(observation, info, is_over=is_over)
         row = encode_observation(self.env.observation_space, self.layout, observation, flags)
         return self.layout.view(row) if self._view else row
+
+
+def make_view(space: gymnasium.Space[Any], layout: Layout, observation: Any) -> Any:
+    """Return what networks see of an observation, for the arguments of `encode_observation`."""
+    return observation if layout.is_row else layout.view(encode_observation(space, layout, observation))
 
 
 def encode_observation(space: gymnasium.Space[Any], layout: Layout, observation: Any, mask: Any = None) -> Any:
