@@ -217,12 +217,18 @@ class Layout:
         """
         if not self.num_bytes or rows.dtype.itemsize == WORD:
             return rows
-        seen, numbers = rows[..., : self.num_bytes], rows[..., self.numbers_begin :]
+        shape, numbers = (*rows.shape[:-1], self.num_columns), rows[..., self.numbers_begin :]
+        seen: Any
         if isinstance(rows, np.ndarray):
-            return np.concatenate([seen, numbers.view(np.float32)], axis=-1, dtype=np.float32)
-        import torch
+            seen = np.empty(shape, np.float32)
+        else:
+            import torch
 
-        return torch.cat([seen, numbers.contiguous().view(torch.float32)], -1) if self.num_numbers else seen.float()
+            seen, numbers = torch.empty(shape, device=rows.device), numbers.contiguous()
+        seen[..., : self.num_bytes] = rows[..., : self.num_bytes]
+        if self.num_numbers:
+            seen[..., self.num_bytes :] = numbers.view(seen.dtype)
+        return seen
 
     def encode(self, observation: Any, mask: Any = None) -> Any:
         """Turn one observation into a row [width].
