@@ -55,6 +55,11 @@ def test_each_space_has_its_kind(space: Any, kind: str, channels: str, scale: fl
     assert describe_leaf(leaf).startswith("observations: ")
 
 
+def test_an_image_without_pixels_has_no_columns() -> None:
+    layout = make_layout(S.Dict({"none": bytes_of(8, 9, 0), "map": bytes_of(0, 84, 84), "at": S.Discrete(2)}))
+    assert [(leaf.kind, leaf.size) for leaf in layout.leaves] == [(ONE_HOT, 2), (VECTOR, 0), (VECTOR, 0)]
+
+
 @pytest.mark.parametrize(
     ("space", "name"),
     [

@@ -103,7 +103,7 @@ class Layout:
         mask: The leaf with the flags of legal actions, whose columns are the last; None without one.
         dtype: The type of rows.
         width: The length of a row in memory.
-        numbers_begin: Where the numbers begin in a row of bytes.
+        numbers_begin: Where the numbers begin in a row of bytes: at a whole word, since torch reads float32 only there.
     """
 
     def __init__(self, leaves: Sequence[Leaf]) -> None:
@@ -119,7 +119,7 @@ class Layout:
         self.num_vector = sum(leaf.size for leaf in leaves if leaf.kind == VECTOR)
         self.images = tuple(leaf for leaf in self.leaves if leaf.kind == IMAGE)
         self.mask = next((leaf for leaf in self.leaves if leaf.kind == MASK), None)
-        self.numbers_begin = find_numbers(self.num_bytes) if self.num_numbers else self.num_bytes
+        self.numbers_begin = find_numbers(self.num_bytes)
         self.dtype = np.dtype(np.uint8 if self.num_bytes else np.float32)
         self.width = self.numbers_begin + WORD * self.num_numbers if self.num_bytes else self.num_numbers
 
@@ -418,13 +418,12 @@ def _write_choices(leaf: Leaf, rows: Any, target: Any) -> None:
     index = rows - starts
     with np.errstate(invalid="ignore"):
         wrong = (index != np.floor(index)) | (index < 0) | (index >= counts)
-    if wrong.any() or (leaf.sizes and rows.dtype.kind == "b"):
-        row, element = np.argwhere(wrong)[0] if wrong.any() else (0, 0)
-        example = rows[row, element] if wrong.any() else rows.dtype
+    if wrong.any():
+        row, element = np.argwhere(wrong)[0]
         least = leaf.starts[element] if leaf.sizes else 0
         most = least + (leaf.sizes[element] if leaf.sizes else 2) - 1
         of = "an observation" if leaf.name == WHOLE else leaf.name
-        raise ValueError(f"{of} is a whole number from {least} to {most}; got {example}")
+        raise ValueError(f"{of} is a whole number from {least} to {most}; got {rows[row, element]}")
     if not leaf.sizes:
         target[:] = rows
         return

@@ -131,7 +131,7 @@ def _find_channels(space: Any) -> str:
 
     The channels are the axis that is unlike two equal sides, and else the smaller one of the first and the last axis.
     """
-    if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3):
+    if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3) or 0 in space.shape:
         return ""
     if len(space.shape) == 2:
         return NONE
