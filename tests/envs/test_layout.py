@@ -80,6 +80,20 @@ def test_a_batch_has_the_rows_of_its_observations() -> None:
     assert np.array_equal(one[0], rows[3])
 
 
+def test_one_observation_may_have_other_shapes_as_in_training() -> None:
+    layout = make_layout(S.Dict({"v": S.Box(-1, 1, (2,)), "d": S.Discrete(3), "t": S.Box(0, 1, (2, 2))}))
+    obs = {"v": [[0.5, 0]], "d": [1], "t": [1, 2, 3, 4]}
+    rows, single = layout.encode_batch(obs)
+    assert single
+    assert layout.is_single(obs)
+    assert rows[0].tolist() == layout.encode(obs).tolist()
+    batch = {"v": [[0.5, 0]], "d": [1], "t": [[[1, 2], [3, 4]]]}
+    assert not layout.encode_batch(batch)[1]
+    assert not layout.is_single(batch)
+    with pytest.raises(ValueError, match="batch"):
+        layout.encode_batch({**batch, "d": [1, 2]})
+
+
 def test_the_order_of_keys_does_not_matter() -> None:
     layout, obs = make_layout(MIXED), draw(MIXED)
     turned = dict(reversed(obs.items()))

@@ -250,7 +250,7 @@ class Layout:
         for leaf in self.leaves:
             part = _find(leaf, observations) if masks is None or leaf.kind != MASK else masks
             parts.append(_read_mask(leaf, part) if leaf.kind == MASK else _read(leaf, part))
-        is_single = all(part.shape == leaf.shape for leaf, part in zip(self.leaves, parts, strict=True))
+        is_single = self._is_one(parts)
         count = 1
         for leaf, part in zip(self.leaves, parts, strict=True):
             if is_single:
@@ -271,10 +271,20 @@ class Layout:
             _write(leaf, part.reshape(count, -1), target)
         return rows, is_single
 
+    def _is_one(self, parts: Sequence[Any]) -> bool:
+        """Return whether these are the leaves of one observation, whose parts may have another shape as in training."""
+        pairs = list(zip(self.leaves, parts, strict=True))
+        if all(part.shape == leaf.shape for leaf, part in pairs):
+            return True
+        is_batch = all(part.shape[1:] == leaf.shape and part.ndim == len(leaf.shape) + 1 for leaf, part in pairs)
+        is_batch = is_batch and len({len(part) for part in parts}) == 1
+        has_parts = all(leaf.path or leaf.kind == MASK for leaf in self.leaves)
+        return has_parts and not is_batch and all(part.size == math.prod(leaf.shape) for leaf, part in pairs)
+
     def is_single(self, observations: Any) -> bool:
-        """Return whether this is one observation and no batch of them, by the shape of its first leaf."""
-        leaf = self.leaves[0]
-        return bool(np.shape(_find(leaf, observations)) == leaf.shape)
+        """Return whether this is one observation and no batch of them."""
+        leaves = [leaf for leaf in self.leaves if leaf.kind != MASK]
+        return Layout(leaves)._is_one([np.asarray(_find(leaf, observations)) for leaf in leaves])
 
     def read_named(self, leaves: Mapping[str, Any]) -> Any:
         """Return the observation, or the batch, that has these leaves by their names; None if others are named."""
