@@ -116,7 +116,7 @@ class SyncEnvs:
         # The numbers in rows of bytes have been tested where the rows were made.
         self._has_floats = self._obs.dtype.kind == "f"
         self._flat = self._obs.reshape(-1)
-        self._probe = make_probe(self._obs.size, self._obs.dtype) if self._has_floats else None
+        self._probe = make_probe(self._obs.size, self._obs.dtype) if self._has_floats else self._obs
         self._rewards = np.zeros(num_envs, np.float64)
         self._terminated = np.zeros(num_envs, np.bool_)
         self._truncated = np.zeros(num_envs, np.bool_)
@@ -225,7 +225,7 @@ class VectorEnvs:
         self.action_space = env.action_space
         self._has_floats = np.issubdtype(self.observation_space.dtype, np.floating)
         size, dtype = math.prod(self.observation_space.shape or ()), self.observation_space.dtype
-        self._probe = make_probe(size, dtype) if self._has_floats else None
+        self._probe: Any = make_probe(size, dtype) if self._has_floats else None
         # Gymnasium takes the choices and the numbers of all environments as two arrays.
         parts = self.single_action_space
         self._num_choices = parts[0].shape[0] if isinstance(parts, gym.spaces.Tuple) else None
