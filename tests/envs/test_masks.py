@@ -115,7 +115,7 @@ def test_a_mask_without_a_legal_action_is_a_fault():
 
 def test_after_an_episode_everything_is_legal():
     reader = MaskReader(Say(), MaskSource(INFO, (5,)))
-    for info in ({"action_mask": [0] * 5}, {}):
+    for info in ({"action_mask": [0] * 5}, {"action_mask": []}, {}):
         assert reader.read(0, info, is_over=True).all()
     assert reader.read(0, {"action_mask": FLAGS}, is_over=True).tolist() == list(map(bool, FLAGS))
 
@@ -173,6 +173,27 @@ def test_listed_combinations_are_joint():
     observation, info = wrapped.reset()
     assert info["action_mask"].tolist() == COMBINATIONS
     assert find_mask(wrapped, observation, info, [2, 3]) == MaskSource(INFO, (2, 3), joint=True)
+
+
+def test_a_method_that_fails_after_an_episode_does_no_harm():
+    env = Say(method=fail)
+    assert MaskReader(env, MaskSource(METHOD, (5,))).read(0, {}, is_over=True).all()
+    wrapped, env.step = LegalActions(env, key="action_masks"), lambda action: (0, 0.0, True, False, {"at": 1})
+    assert wrapped.step(0)[4] == {"at": 1}
+    with pytest.raises(RuntimeError):
+        MaskReader(env, MaskSource(METHOD, (5,))).read(0, {})
+
+
+class Squares(Say):
+    action_space = S.MultiDiscrete([2, 2])
+
+
+@pytest.mark.parametrize(("moves", "arguments"), [([(0, 1), (1, 0)], {"lists": True}), ([0, 1, 1, 0], {"joint": True})])
+def test_combinations_stay_joint_where_values_are_as_many(moves: Any, arguments: dict[str, bool]):
+    wrapped = LegalActions(Squares(info={"moves": moves}), key="moves", **arguments)
+    observation, info = wrapped.reset()
+    assert np.asarray(info["action_mask"]).tolist() == [0, 1, 1, 0]
+    assert find_mask(wrapped, observation, info, [2, 2]) == MaskSource(INFO, (2, 2), joint=True)
 
 
 def test_a_name_that_is_nowhere_is_a_fault():

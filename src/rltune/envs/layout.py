@@ -35,8 +35,9 @@ FIRST, LAST, NONE = "first", "last", "none"
 WHOLE = "observations"
 """The name of the only leaf of an observation that is no Dict and no Tuple."""
 
-ILLEGAL = -1e9
-"""The logit or value of an illegal action. Minus infinity would become NaN beside a probability of zero."""
+ILLEGAL = -(2.0**100)
+"""The logit or value of an illegal action: below the values that can be learned, since the square of their errors would
+not be finite. Minus infinity would become NaN beside a probability of zero."""
 
 WORD = 4  # The bytes of a float32; numbers begin at a multiple of it.
 Key = str | int

@@ -26,6 +26,9 @@ OBSERVATION, INFO, METHOD = "observation", "info", "method"
 KEY, METHOD_NAME = "action_mask", "action_masks"
 """The key of a mask in observations and infos, and the method of environments that gives one."""
 
+JOINT = "has_joint_mask"
+"""The attribute of `LegalActions` that says what its flags are of, where their number does not (2 x 2 choices)."""
+
 AUTO, OFF = "auto", "off"
 """The values of ``env.action_mask``: the mask that the check finds, or none."""
 
@@ -84,7 +87,7 @@ class MaskSource(NamedTuple):
     @property
     def spelled(self) -> str:
         """What a program passes to a policy's ``act`` as the mask; empty if the observation has it."""
-        return {OBSERVATION: "", INFO: f'info["{KEY}"]', METHOD: f"env.unwrapped.{METHOD_NAME}()"}[self.place]
+        return {OBSERVATION: "", INFO: f'info["{KEY}"]', METHOD: f'env.get_wrapper_attr("{METHOD_NAME}")()'}[self.place]
 
     def describe(self) -> str:
         """Describe in a few words where the mask comes from."""
@@ -93,7 +96,8 @@ class MaskSource(NamedTuple):
             INFO: f"the info's {KEY}",
             METHOD: f"the method {METHOD_NAME}()",
         }[self.place]
-        return f"{where}, {self.num_flags} flags{' of combinations' if self.joint else ''}"
+        of = "" if len(self.sizes) == 1 else " of combinations" if self.joint else " of single values"
+        return f"{where}, {self.num_flags} flags{of}"
 
 
 def find_mask(
@@ -120,7 +124,9 @@ def find_mask(
         except (TypeError, ValueError):
             is_mask = False
         source = MaskSource(place, tuple(sizes))
-        for form in (source, source._replace(joint=True)):
+        is_joint = len(sizes) > 1 and place == INFO and env.has_wrapper_attr(JOINT) and env.get_wrapper_attr(JOINT)
+        for joint in (True,) if is_joint else (False, True):
+            form = source._replace(joint=joint)
             if is_mask and flags.size == form.num_flags:
                 return form
         raise ConfigError(
@@ -149,9 +155,15 @@ def _list_masks(env: Any, observation: Any, info: Mapping[str, Any], sizes: Sequ
         yield METHOD, mask
 
 
-def _call(env: Any, name: str) -> Any:
+def _call(env: Any, name: str, is_over: bool = False) -> Any:
+    """Return an attribute of an environment, or what a method of it returns; None if that fails after an episode."""
     value = env.get_wrapper_attr(name)
-    return value() if callable(value) else value
+    try:
+        return value() if callable(value) else value
+    except Exception:  # Some compute legal actions from a state that an ended episode lacks.
+        if is_over:
+            return None
+        raise
 
 
 def _describe(mask: Any) -> str:
@@ -190,31 +202,30 @@ class MaskReader:
         Args:
             observation: What a reset or a step has returned.
             info: The info beside it.
-            is_over: Whether the episode has ended. Nothing is chosen after that, so a mask may be missing, or have no
-                legal action: all are legal then.
+            is_over: Whether the episode has ended. Nothing is chosen after that, so a mask may be missing or empty, or
+                have no legal action: all are legal then.
 
         Raises:
             GuestError: There is no mask, one of another size, or one in which a choice has no legal value.
         """
-        mask = self._find(observation, info)
-        if mask is None:
-            if is_over:
-                return np.ones(self.source.num_flags, bool)
-            raise self._make_fault("is missing")
-        flags: np.ndarray = read_flags(mask).astype(bool)
-        if flags.size != self.source.num_flags:
-            raise self._make_fault(f"has {flags.size} flags, and had {self.source.num_flags} in the check")
-        if not (has_any := np.logical_or.reduceat(flags, self._begins)).all():
-            if is_over:
-                return np.ones(self.source.num_flags, bool)
+        mask = self._find(observation, info, is_over)
+        flags: np.ndarray = np.empty(0, bool) if mask is None else read_flags(mask).astype(bool)
+        if flags.size == self.source.num_flags:
+            if (has_any := np.logical_or.reduceat(flags, self._begins)).all():
+                return flags
             place = int(np.argmin(has_any))
             which = f"no legal value of choice {place}" if len(self._begins) > 1 else "no legal action"
-            raise self._make_fault(f"has {which}, and the episode has not ended")
-        return flags
+            problem = f"has {which}, and the episode has not ended"
+        else:
+            has = f"has {flags.size} flags, and had {self.source.num_flags} in the check"
+            problem = "is missing" if mask is None else has
+        if is_over:
+            return np.ones(self.source.num_flags, bool)
+        raise self._make_fault(problem)
 
-    def _find(self, observation: Any, info: Mapping[str, Any]) -> Any:
+    def _find(self, observation: Any, info: Mapping[str, Any], is_over: bool) -> Any:
         if self.source.place == METHOD:
-            return _call(self.env, METHOD_NAME)
+            return _call(self.env, METHOD_NAME, is_over)
         return (observation if self.source.place == OBSERVATION else info).get(KEY)
 
     def _make_fault(self, problem: str) -> GuestError:
@@ -248,11 +259,17 @@ class LegalActions(gymnasium.Wrapper[Any, Any, Any, Any]):
         key: The name of what says it: a key of its Dict observations, of its infos, or an attribute or method of the
             environment; it is looked for in this order. An observation's part of this name is left out of it.
         lists: Whether it lists the legal actions, and is no array of flags. A negative number in it is no action.
+        joint: Whether its flags are of all combinations of several choices also where there are as many single values,
+            as with 2 x 2 choices.
+
+    Attributes:
+        has_joint_mask: Whether the flags that it gives are of combinations.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], key: str, lists: bool = False) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], key: str, lists: bool = False, joint: bool = False) -> None:
         super().__init__(env)
         self._key, self._lists = key, lists
+        self.has_joint_mask = lists or joint
         space = env.observation_space
         self._is_observed = isinstance(space, spaces.Dict) and key in space.spaces
         if isinstance(space, spaces.Dict) and self._is_observed:
@@ -277,9 +294,9 @@ class LegalActions(gymnasium.Wrapper[Any, Any, Any, Any]):
         elif self._key in info:
             legal = info[self._key]
         elif self.env.has_wrapper_attr(self._key):
-            legal = _call(self.env, self._key)
+            legal = _call(self.env, self._key, is_over)
         elif is_over:
-            return observation, info
+            legal = None
         else:
             close = nearest(self._key, info)
             raise GuestError(
@@ -287,6 +304,8 @@ class LegalActions(gymnasium.Wrapper[Any, Any, Any, Any]):
                 f"one of these; its infos have {', '.join(map(str, info)) or 'nothing'}",
                 f"kwargs: {{key: {close or 'valid_actions'}}} for LegalActions in env.wrappers",
             )
+        if legal is None and is_over:
+            return observation, info
         return observation, {**info, KEY: self._flag(legal) if self._lists else legal}
 
     def _flag(self, legal: Any) -> np.ndarray:
