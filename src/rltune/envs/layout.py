@@ -314,8 +314,12 @@ class Layout:
             if leaf.kind == MASK and not leaf.path:  # It comes beside the observations.
                 continue
             parts = [_find(leaf, each) for each in observations]
-            flat = leaf.kind == MASK
-            leaves[leaf.path] = np.stack([read_flags(read_mask(part)) if flat else np.asarray(part) for part in parts])
+            if leaf.kind == MASK:
+                leaves[leaf.path] = np.stack([read_flags(read_mask(part)) for part in parts])
+                continue
+            arrays = [np.asarray(part) for part in parts]
+            has_other_form = leaf.path and all(array.size == math.prod(leaf.shape) for array in arrays)
+            leaves[leaf.path] = np.stack([array.reshape(leaf.shape) if has_other_form else array for array in arrays])
         return nest(leaves)
 
 
