@@ -83,10 +83,15 @@ class Leaf(NamedTuple):
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """The height, the width and the channels of an image."""
-        if self.channels == NONE:
-            return (*self.shape, 1)  # type: ignore[return-value]
-        return (*self.shape[1:], self.shape[0]) if self.channels == FIRST else self.shape  # type: ignore[return-value]
+        """The height, the width and the channels of an image, of which frames that are stacked have one set each."""
+        shape = (*self.shape, 1) if self.channels == NONE else self.shape[-3:]
+        channels, height, width = shape if self.channels == FIRST else (shape[2], *shape[:2])
+        return height, width, self.num_frames * channels
+
+    @property
+    def num_frames(self) -> int:
+        """The frames of an image that are stacked in an axis before the three of each, as Gymnasium stacks them."""
+        return self.shape[0] if len(self.shape) > 3 else 1
 
 
 class Layout:
