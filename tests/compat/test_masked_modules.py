@@ -17,6 +17,7 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.sac import SACConfig
 
 from rltune.compat.masked_modules import MaskedActions, MaskedAPPO, MaskedDQN, MaskedPPO, find_masked_class
+from rltune.envs.layout import ILLEGAL
 from rltune.envs.observations import make_layout
 from tests.engine.dqn_learner import ACTIONS, INPUTS, make_config, make_learner
 from tests.engine.masked import draw_flags
@@ -58,7 +59,7 @@ def test_the_outputs_for_numbers_stay_as_they_are():
     module = MaskedActions()
     module.num_flags = 2
     outputs = module.mask(torch.tensor([[False, True]]), torch.tensor([[1.0, 2.0, 3.0, 4.0]]))
-    assert outputs.tolist() == [[-1e9, 2.0, 3.0, 4.0]]
+    assert outputs.tolist() == [[ILLEGAL, 2.0, 3.0, 4.0]]
 
 
 @pytest.mark.parametrize("num_atoms", [1, 51])

@@ -1,4 +1,4 @@
-"""RLlib's modules for environments with an action mask: networks do not see the flags, and illegal actions get -1e9.
+"""RLlib's modules for environments with an action mask: networks do not see the flags, and illegal actions are masked.
 
 A row ends with the flags of its legal actions (`rltune.envs.layout.Layout.mask`). These modules cut them off before
 RLlib's own networks see the row, and replace the logits or values of illegal actions in what comes out. So RLlib's

@@ -134,9 +134,12 @@ def _read_image(flat: Tensor, leaf: Leaf) -> Tensor:
     """Return an image [batch, height, width, channels] as networks see it, of its columns."""
     if leaf.scale != 1:
         flat = flat / leaf.scale
+    height, width, channels = leaf.image_shape
     if leaf.channels == FIRST:
-        return flat.reshape(-1, *leaf.shape).permute(0, 2, 3, 1)
-    return flat.reshape(-1, *leaf.image_shape)
+        return flat.reshape(-1, channels, height, width).permute(0, 2, 3, 1)
+    if leaf.num_frames > 1:
+        return flat.reshape(-1, *leaf.shape).permute(0, 2, 3, 1, 4).flatten(3)
+    return flat.reshape(-1, height, width, channels)
 
 
 def _count_features(leaf: Leaf, filters: Sequence[Sequence[int]]) -> int:

@@ -16,7 +16,13 @@ from gymnasium import spaces
 
 from rltune.envs.layout import FIRST, IMAGE, LAST, MASK, NONE, ONE_HOT, VECTOR, Key, Layout, Leaf
 from rltune.envs.masks import MaskReader, MaskSource
-from rltune.envs.spaces import find_observation_fault, list_leaves, make_network_actions, read_actions
+from rltune.envs.spaces import (
+    find_observation_fault,
+    list_leaves,
+    make_network_actions,
+    read_actions,
+    require_names,
+)
 from rltune.envs.spec import EnvSpec
 from rltune.envs.step_count import read_reset, read_step
 from rltune.errors import ABSENT, Cause, ConfigError, GuestError, choices, spell
@@ -56,6 +62,8 @@ def make_layout(
     """
     encode = dict(encode or {})
     leaves: list[Leaf] = []
+    paths = [path for path, _ in list_leaves(space)]
+    require_names(paths, f"the observations {_cut(space)}")
     flags = Leaf(
         tuple(mask or ()), MASK, (num_flags,), "int8", 0, math.prod(sizes) if sizes else num_flags, tuple(sizes)
     )
@@ -107,9 +115,14 @@ def _describe_leaf(path: tuple[Key, ...], space: Any, name: str, encoding: str |
             return _describe_image(leaf, space, channels)
         _check_whole(leaf, space)
         return leaf
-    if not isinstance(space, spaces.Box) or len(shape) not in ((2, 3) if encoding == IMAGE else (3,)) or 0 in shape:
+    is_box = isinstance(space, spaces.Box) and 0 not in shape
+    if not is_box or len(shape) not in ((2, 3, 4) if encoding == IMAGE else (3, 4)):
         raise ConfigError(
-            f"env.encode.{name}", encoding, f": {space} is no image", "a Box of three axes", f"env.encode.{name}={FLAT}"
+            f"env.encode.{name}",
+            encoding,
+            f": {space} is no image",
+            "a Box of three axes, or of four with frames first",
+            f"env.encode.{name}={FLAT}",
         )
     return _describe_image(leaf, space, channels)
 
@@ -118,12 +131,13 @@ def _find_channels(space: Any) -> str:
     """Return the axis of the channels of what may be an image; empty if it has not the axes of one.
 
     The channels are the axis that is unlike two equal sides, and else the smaller one of the first and the last axis.
+    A fourth axis before them is of stacked frames.
     """
-    if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3):
+    if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3, 4) or 0 in space.shape:
         return ""
     if len(space.shape) == 2:
         return NONE
-    first, middle, last = space.shape
+    first, middle, last = space.shape[-3:]
     if first == middle != last:
         return LAST
     if first != middle == last:
@@ -132,9 +146,13 @@ def _find_channels(space: Any) -> str:
 
 
 def _is_image(space: Any, leaf: Leaf) -> bool:
-    """Return whether a Box is an image by itself: with two sides of pixels, and of two axes only if it is of bytes."""
+    """Return whether a Box is an image by itself: with two sides of pixels, and of two axes only if it is of bytes.
+
+    An axis before the three of an image is of frames if it is shorter than the sides.
+    """
     height, width, _ = leaf.image_shape
-    return min(height, width) >= SMALLEST_SIDE and (leaf.channels != NONE or space.dtype == np.uint8)
+    has_sides = min(height, width) >= SMALLEST_SIDE and leaf.num_frames < min(height, width)
+    return has_sides and (leaf.channels != NONE or space.dtype == np.uint8)
 
 
 def _describe_image(leaf: Leaf, space: Any, channels: str) -> Leaf:
@@ -203,11 +221,14 @@ def describe_leaf(leaf: Leaf) -> str:
         scale = f", divided by {leaf.scale:g}" if leaf.scale != 1 else ""
         other = {FIRST: LAST, LAST: FIRST}.get(leaf.channels)
         turn = f" (env.encode={{{leaf.name}: channels_{other}}} turns it)" if other else ""
+        channels //= leaf.num_frames
         of = f" of {channels} channel{'s' * (channels != 1)}"
+        of = f", {leaf.num_frames} frames{of}" if leaf.num_frames > 1 else of
         return f"{leaf.name}: image, {height} x {width}{of}, {order}{scale}{turn}"
     line = f"{leaf.name}: vector of {leaf.size}"
     if len(leaf.shape) > 1:
-        image = f"; env.encode={{{leaf.name}: {IMAGE}}} makes an image of it" if len(leaf.shape) <= 3 else ""
+        can_be_image = leaf.size and len(leaf.shape) <= 4
+        image = f"; env.encode={{{leaf.name}: {IMAGE}}} makes an image of it" if can_be_image else ""
         line += f", {shape} flattened{image}"
     return line
 

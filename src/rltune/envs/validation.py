@@ -237,6 +237,14 @@ def _make_bare_env(spec: EnvSpec) -> Any:
 def _explain_failed_make(spec: EnvSpec, exception: Exception) -> NoReturn:
     import gymnasium
 
+    if _is_vector_alone(spec.id):
+        raise ConfigError(
+            "env.id",
+            spec.id,
+            "exists only as a vector environment",
+            "an environment of which single copies can be made, because evaluations and policies play single ones",
+            "gymnasium.register(..., entry_point=...), a class of gymnasium.Env, beside its vector_entry_point",
+        )
     try:
         raise exception
     except gymnasium.error.DependencyNotInstalled as error:
@@ -278,6 +286,22 @@ def _explain_failed_make(spec: EnvSpec, exception: Exception) -> NoReturn:
             "arguments that the environment takes",
             "env.kwargs={}",
         ) from None
+
+
+def _is_vector_alone(env_id: str) -> bool:
+    """Return whether Gymnasium knows an id by a vector environment alone, of which no single copy can be made."""
+    from gymnasium.envs.registration import load_env_creator, registry
+    from gymnasium.vector import VectorEnv
+
+    if (entry := registry.get(env_id.rpartition(":")[2])) is None:
+        return False
+    if entry.entry_point is None:
+        return entry.vector_entry_point is not None
+    try:
+        point = load_env_creator(entry.entry_point) if isinstance(entry.entry_point, str) else entry.entry_point
+    except Exception:  # Whatever its module raises, which is why the environment could not be made.
+        return False
+    return isinstance(point, type) and issubclass(point, VectorEnv)
 
 
 def _explain_unknown(env_id: str, reason: str) -> ConfigError:

@@ -147,9 +147,12 @@ def test_a_mask_of_ones_updates_bit_for_bit_as_none(compiled: bool) -> None:
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-@pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
-def test_only_legal_actions_are_chosen(epsilon: float, compiled: bool) -> None:
+@pytest.mark.parametrize(("epsilon", "value"), [(0.0, 0.0), (0.3, 0.0), (1.0, 0.0), (0.0, -1e12)])
+def test_only_legal_actions_are_chosen(epsilon: float, value: float, compiled: bool) -> None:
     _, module = make_update("double, dueling, huber", masked=True)
+    with torch.no_grad():
+        for head in (module.af, module.vf):  # The values of legal actions, which may be lower than any in use.
+            list(head.parameters())[-1].add_(value)
     network = make_action_values(module, compiled=compiled)
     rng = np.random.default_rng(0)
     for _ in range(50):
