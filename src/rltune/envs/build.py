@@ -102,7 +102,7 @@ def _flatten_for_networks(spec: EnvSpec, view: bool, env: Any) -> Any:
     if not layout.is_row:
         env = RowObservation(env, layout, view, MaskSource.parse(spec.action_mask))
     actions = read_actions(env.action_space, joint=spec.joint_actions)
-    return env if actions.is_identity else NetworkAction(env, spec.joint_actions)
+    return env if actions.is_identity else NetworkAction(env, actions)
 
 
 def make_training_env(

@@ -319,12 +319,11 @@ class NetworkAction(gymnasium.ActionWrapper[Any, Any, Any]):
 
     Args:
         env: The environment.
-        joint: As for `read_actions`.
+        actions: Its actions.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], joint: bool = False) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], actions: ActionParts) -> None:
         super().__init__(env)
-        actions = read_actions(env.action_space, joint=joint)
         self.action_space = make_network_actions(actions)
         self._decode = actions.decode_one
 
