@@ -128,7 +128,7 @@ def test_flags_of_combinations_are_joint():
 
 def test_flags_of_choices_become_those_of_combinations():
     assert join_flags(np.concatenate(PAIR), [2, 3]).astype(int).tolist() == COMBINATIONS
-    batch = np.stack([np.concatenate(PAIR), np.ones(5)])
+    batch = np.stack([np.concatenate(PAIR), np.ones(5, bool)])
     assert join_flags(batch, [2, 3]).astype(int).tolist() == [COMBINATIONS, [1] * 6]
 
 
