@@ -169,10 +169,10 @@ def test_an_encoder_is_no_module_of_the_users(algo):
 
 def test_an_lstm_follows_the_encoder(algo):
     config = build_config(make_build(algo(), model={"use_lstm": True, "lstm_cell_size": 8}), {}, 0)
-    spaces = {"default_policy": (config.model_config[ENCODER].space, gymnasium.spaces.Discrete(2))}
+    spaces = {"default_policy": (gymnasium.spaces.Box(-9, 9, (4,)), gymnasium.spaces.Discrete(2))}
     module = config.get_multi_rl_module_spec(spaces=spaces, inference_only=False).build()["default_policy"]
     tokenizer = module.encoder.actor_encoder.tokenizer
-    assert type(tokenizer).__name__ == "ExtractorEncoder"
+    assert type(tokenizer).__name__ == "RowEncoder"
     out = module.forward_inference({"obs": torch.ones(2, 1, 4), "state_in": _repeat(module.get_initial_state(), 2)})
     assert out["action_dist_inputs"].shape == (2, 1, 2)
 

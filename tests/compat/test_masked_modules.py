@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces as S
 from ray.rllib.algorithms.appo import APPOConfig
 from ray.rllib.algorithms.bc import BCConfig
 from ray.rllib.algorithms.dqn import DQNConfig
@@ -16,6 +17,8 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.sac import SACConfig
 
 from rltune.compat.masked_modules import MaskedActions, MaskedAPPO, MaskedDQN, MaskedPPO, find_masked_class
+from rltune.envs.layout import ILLEGAL
+from rltune.envs.observations import make_layout
 from tests.engine.dqn_learner import ACTIONS, INPUTS, make_config, make_learner
 from tests.engine.masked import draw_flags
 
@@ -38,22 +41,25 @@ def test_algorithms_that_choose_have_a_module_with_masks(config: Any):
 
 
 def test_the_flags_are_cut_off_rows_of_floats_and_of_bytes():
-    module = MaskedActions()
-    module.num_flags = 3
-    flags = torch.tensor([[1.0, 0.0, 1.0]])
-    floats = {"obs": torch.cat([torch.full((1, 2), 7.0), flags], 1)}
-    rows = torch.cat([torch.full((1, 4), 9, dtype=torch.uint8), floats["obs"].view(torch.uint8)], 1)
-    assert module.cut(floats)["obs"].tolist() == [[7.0, 7.0]]
-    assert torch.equal(module.cut({"obs": rows})["obs"], rows[:, :12])
-    for batch in (floats, {"obs": rows}):
-        assert module.read_flags(batch).tolist() == [[True, False, True]]
+    image = {"camera": S.Box(0, 255, (2, 2), np.uint8)}
+    for space, encode in (
+        (S.Dict({"state": S.Box(-9, 9, (2,), np.float32)}), {}),
+        (S.Dict(image), {"camera": "image"}),
+    ):
+        module = MaskedActions()
+        module.layout, module.num_flags = make_layout(space, encode, mask=(), num_flags=3), 3
+        observations = module.layout.stack([space.sample()])
+        rows = module.layout.encode_batch(observations, np.array([[1, 0, 1]]))[0]
+        seen, flags = module.split({"obs": torch.from_numpy(rows)})
+        assert seen["obs"].tolist() == module.layout.view(rows)[:, :-3].tolist()
+        assert flags.tolist() == [[True, False, True]]
 
 
 def test_the_outputs_for_numbers_stay_as_they_are():
     module = MaskedActions()
     module.num_flags = 2
-    outputs = module.mask({"obs": torch.tensor([[5.0, 0.0, 1.0]])}, torch.tensor([[1.0, 2.0, 3.0, 4.0]]))
-    assert outputs.tolist() == [[-1e9, 2.0, 3.0, 4.0]]
+    outputs = module.mask(torch.tensor([[False, True]]), torch.tensor([[1.0, 2.0, 3.0, 4.0]]))
+    assert outputs.tolist() == [[ILLEGAL, 2.0, 3.0, 4.0]]
 
 
 @pytest.mark.parametrize("num_atoms", [1, 51])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from rltune.compat.row_catalog import derive_filters, find_catalog
 from rltune.envs.facts import EnvFacts
 from rltune.envs.observations import find_network_spaces, make_layout, make_view_space
 from rltune.envs.spec import EnvSpec
+from rltune.policies.bundle_reader import BundlePolicy
+from rltune.policies.bundle_writer import write_bundle
 from tests.support.builds import make_build
 
 ACTIONS = S.Discrete(2)
@@ -43,7 +46,7 @@ def infer(module: Any, rows: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", ["ppo", "dqn", "appo", "bc"])
-@pytest.mark.parametrize("side", [8, 42, 64, 84, 96, 150])
+@pytest.mark.parametrize("side", [8, 9, 42, 64, 75, 84, 96, 150])
 def test_images_of_bytes_of_any_size_have_a_network(name: str, side: int) -> None:
     space = S.Box(0, 255, (side, side, 3), np.uint8)
     module, layout = build(name, space)
@@ -59,6 +62,21 @@ def test_channels_first_and_last_give_equal_outputs() -> None:
         module, layout = build("ppo", S.Box(0, 255, shape, np.uint8))
         outputs.append(infer(module, layout.encode(seen)[None])["action_dist_inputs"])
     torch.testing.assert_close(*outputs)
+
+
+def test_stacked_frames_are_channels_in_any_order(tmp_path: Path) -> None:
+    frames = np.random.default_rng(0).integers(0, 256, (2, 12, 14, 3)).astype(np.uint8)
+    outputs = []
+    for seen in (frames, np.moveaxis(frames, -1, 1), np.concatenate(frames, axis=-1)):
+        space = S.Box(0, 255, seen.shape, np.uint8)
+        module, layout = build("ppo", space)
+        outputs.append(infer(module, layout.encode(seen)[None])["action_dist_inputs"])
+        assert torch.equal(infer(module, layout.view(layout.encode(seen)[None]))["action_dist_inputs"], outputs[-1])
+        write_bundle(module, tmp_path, info={}, observation_space=space, action_space=ACTIONS)
+        policy = BundlePolicy.load(tmp_path)
+        outputs.append(policy.network(torch.from_numpy(policy.prepare_inputs(seen, None)[0])))
+    for output in outputs[1:]:
+        torch.testing.assert_close(output, outputs[0])
 
 
 def test_floats_and_bytes_of_one_image_give_equal_outputs() -> None:
@@ -94,7 +112,7 @@ def test_filters_can_be_typed_and_follow_from_the_size() -> None:
     (leaf,) = make_layout(S.Box(0, 255, (84, 84, 4), np.uint8)).leaves
     assert derive_filters(leaf) == [[16, 4, 2], [32, 4, 2], [64, 4, 2], [128, 4, 2]]
     module, _ = build("ppo", S.Box(0, 255, (24, 32, 3), np.uint8), conv_filters=[[8, 3, 2]])
-    convolutions = [part for part in module.encoder.encoder.images.modules() if isinstance(part, torch.nn.Conv2d)]
+    convolutions = [part for part in module.encoder.encoder.front.images.modules() if isinstance(part, torch.nn.Conv2d)]
     assert [part.out_channels for part in convolutions] == [8]
 
 

@@ -10,13 +10,12 @@ import torch
 from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
+from rltune.engine.off_policy.dqn import DQNUpdate
 from rltune.engine.off_policy.transitions import RowLayout
 from tests.engine.masked import draw_flags, mask_config
 
 ROWS, INPUTS, ACTIONS, GAMMA = 48, 5, 3, 0.95
 OBS = gym.spaces.Box(-10, 10, (INPUTS,), np.float32)
-LAYOUT = RowLayout((INPUTS,), 1)
-MASKED_LAYOUT = RowLayout((INPUTS + ACTIONS,), 1)
 
 
 def make_config(model: dict[str, Any], masked: bool = False, **training: Any) -> DQNConfig:
@@ -38,6 +37,10 @@ def make_learner(config: DQNConfig) -> Any:
         for param in learner.module["default_policy"].parameters():
             param.add_(torch.randn(param.shape, generator=generator) * 0.3)
     return learner
+
+
+def make_update(learner: Any, config: DQNConfig) -> DQNUpdate:
+    return DQNUpdate(learner, config, RowLayout(config.observation_space.shape, 1))
 
 
 def random_columns(n_step: int, seed: int) -> dict[str, np.ndarray]:

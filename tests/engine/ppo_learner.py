@@ -13,6 +13,7 @@ from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from rltune.engine.on_policy.ppo import TrainBatch
 from rltune.engine.on_policy.ppo_loss import ActionDistribution, PPOBatch
 from rltune.engine.sampling.action_distributions import count_parts
+from rltune.envs.layout import ILLEGAL
 from tests.engine.masked import mask_config
 
 ROWS, INPUTS = 96, 5
@@ -86,7 +87,7 @@ def add_flags(space: str, columns: dict[str, torch.Tensor], ones: bool = False) 
     chosen = columns["actions"].reshape(ROWS, -1)[:, : len(sizes)].long()
     flags.scatter_(1, chosen + torch.tensor([0, *sizes[:-1]]).cumsum(0), 1)
     flags = torch.cat([flags, torch.ones(ROWS, 2 * numbers)], 1)
-    dist = torch.where(flags != 0, columns["action_dist_inputs"], -1e9)
+    dist = torch.where(flags != 0, columns["action_dist_inputs"], ILLEGAL)
     logp = ActionDistribution(sizes, numbers).sampled(dist, columns["actions"])[2]
     obs = torch.cat([columns["obs"], flags[:, : sum(sizes)].float()], 1)
     return {**columns, "obs": obs, "action_dist_inputs": dist, "action_logp": logp}

@@ -16,6 +16,7 @@ import few_copies
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.registration import EnvSpec as EnvRecord
 from strict import STRICT
 
 from rltune.envs.masks import MaskSource
@@ -23,6 +24,7 @@ from rltune.envs.spec import EnvSpec
 from rltune.envs.validation import check_env, check_rewards, examine_env, qualify_id, refuse_program
 from rltune.errors import Cause, ConfigError, GuestError, RltuneError
 
+VECTOR = "gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv"
 SHORT = {"entry_point": "gymnasium.wrappers:TimeLimit", "kwargs": {"max_episode_steps": 5}}
 
 
@@ -55,6 +57,16 @@ def test_a_wrong_id_is_answered_with_the_nearest(env_id, what, fix, monkeypatch)
     assert (refused.value.key, refused.value.value) == ("env.id", env_id)
     assert what in refused.value.what
     assert fix in refused.value.fix
+
+
+@pytest.mark.parametrize("points", [{"vector_entry_point": VECTOR}, {"entry_point": VECTOR}])
+def test_an_environment_that_is_only_a_vector_is_named(points, monkeypatch):
+    monkeypatch.setitem(gymnasium.registry, "Many-v0", EnvRecord("Many-v0", **points))
+    with pytest.raises(ConfigError) as refused:
+        check_env(EnvSpec("Many-v0"))
+    assert (refused.value.key, refused.value.value) == ("env.id", "Many-v0")
+    assert "vector environment" in refused.value.problem
+    assert "entry_point" in refused.value.fix
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from gymnasium import spaces as S
 from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
@@ -27,7 +28,8 @@ from rltune.envs.observations import make_layout, make_view_space
 from rltune.errors import PolicyError
 from rltune.policies.bundle_reader import BundlePolicy
 from rltune.policies.bundle_writer import write_bundle
-from rltune.policies.export import Graph, export_policy
+from rltune.policies.export import Graph, default_export_name, export_policy
+from tests.policies.bundles import BOX, write_linear
 from tests.policies.parts_modules import PARTS, write_parts
 from tests.policies.rllib_modules import runner_of
 
@@ -189,12 +191,30 @@ def test_an_exporter_that_fails_without_a_word_is_named(tmp_path: Path, monkeypa
         export_policy(policy, tmp_path / "policy.pt2", "torch")
 
 
+def test_a_file_is_named_by_the_environment_and_the_algorithm(tmp_path: Path) -> None:
+    policy = BundlePolicy.load(write_linear(tmp_path, BOX, {"id": "my_envs.cards:Duel-v0"}))
+    assert default_export_name(policy, "onnx") == "duel-v0-ppo.onnx"
+
+
 def test_missing_packages_and_wrong_formats_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(PolicyError, match="'onnx'"):
         export_policy("sweep:any", tmp_path / "x", "onx")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(PolicyError, match=r"rltune\[export\]"):
         export_policy("sweep:any", tmp_path / "x.onnx")
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        S.Box(np.array([-1e300, -0.1]), np.array([1e300, 0.1]), dtype=np.float64),
+        S.Box(-(2**62), 2**62, (2,), np.int64),
+        S.Dict({"none": S.Box(-1, 1, (0,)), "go": S.Discrete(2)}),
+    ],
+)
+def test_actions_are_compared_in_the_unit_of_their_range(space: Any, tmp_path: Path) -> None:
+    _, policy = write_parts(tmp_path, space)
+    assert export_policy(policy, tmp_path / "policy.onnx").num_checked == 1000
 
 
 @pytest.mark.parametrize("name", PARTS)

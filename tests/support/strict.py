@@ -19,6 +19,9 @@ class Strict(gymnasium.Env[Any, Any]):
         ones: Whether all actions are always legal.
         plain: Whether it has no mask, and no action is illegal.
         blocked_at: The step after which nothing is legal although the episode goes on; 0 for none.
+        dependent: Whether the legal values of a choice depend on the other choices. Then ``form`` is ``joint``, or
+            ``listed``: the info lists legal actions as ``moves``.
+        image: Whether it also observes an image, beside a mask in the observation.
     """
 
     def __init__(
@@ -29,10 +32,13 @@ class Strict(gymnasium.Env[Any, Any]):
         ones: bool = False,
         plain: bool = False,
         blocked_at: int = 0,
+        dependent: bool = False,
+        image: bool = False,
         render_mode: str | None = None,
     ) -> None:
         self.place, self.form, self.sizes, self.ones, self.plain = place, form, tuple(sizes), ones, plain
         self.blocked_at, self.render_mode = blocked_at, render_mode
+        self.dependent, self.image = dependent, image
         self.action_space: Any = S.Discrete(sizes[0]) if len(sizes) == 1 else S.MultiDiscrete(sizes)
         self.observation_space: Any = S.Box(-1, 1, (3,), np.float32)
         if place == "observation" and not plain:
@@ -40,7 +46,8 @@ class Strict(gymnasium.Env[Any, Any]):
             mask: Any = S.MultiBinary(count)
             if form == "tuple":
                 mask = S.Tuple([S.MultiBinary(size) for size in sizes])
-            self.observation_space = S.Dict(action_mask=mask, seen=self.observation_space)
+            eye = {"eye": S.Box(0, 255, (12, 10, 3), np.uint8)} if image else {}
+            self.observation_space = S.Dict(action_mask=mask, seen=self.observation_space, **eye)
         if place == "method" and not plain:
             self.action_masks = self._find_mask
 
@@ -49,24 +56,33 @@ class Strict(gymnasium.Env[Any, Any]):
         for flags in self.legal:
             flags[self.np_random.integers(len(flags))] = True
             flags |= self.ones
+        # Which combinations are legal; one of them always is.
+        table = self.np_random.random(self.sizes) < (0.4 if self.dependent else 2)
+        table[tuple(int(np.argmax(flags)) for flags in self.legal)] = True
+        self.table = table & np.logical_and.reduce(np.meshgrid(*self.legal, indexing="ij"))
 
     def _find_mask(self) -> Any:
         # Nothing is legal after the last step.
-        legal = [flags & (self.at < 30) & (self.at != (self.blocked_at or 30)) for flags in self.legal]
+        is_open = self.at < 30 and self.at != (self.blocked_at or 30)
+        legal = [flags & is_open for flags in self.legal]
         if self.form == "tuple":
             return tuple(flags.astype(np.int8) for flags in legal)
         if self.form == "joint":
-            return np.prod(np.meshgrid(*legal, indexing="ij"), axis=0).ravel().astype(np.int8)
+            return (self.table & is_open).ravel().astype(np.int8)
+        if self.form == "listed":
+            return [tuple(map(int, move)) for move in np.argwhere(self.table & is_open)]
         return np.concatenate(legal).astype(np.int8)
 
     def _look(self) -> Any:
         seen = np.array([self.at / 30, float(self.legal[0][0]), float(self.legal[-1][-1])], np.float32)
         if self.place == "observation" and not self.plain:
-            return {"action_mask": self._find_mask(), "seen": seen}
+            eye = {"eye": np.full((12, 10, 3), self.at, np.uint8)} if self.image else {}
+            return {"action_mask": self._find_mask(), "seen": seen, **eye}
         return seen
 
     def _tell(self) -> dict[str, Any]:
-        return {"action_mask": self._find_mask()} if self.place == "info" and not self.plain else {}
+        key = "moves" if self.form == "listed" else "action_mask"
+        return {key: self._find_mask()} if self.place == "info" and not self.plain else {}
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
@@ -77,8 +93,7 @@ class Strict(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> Any:
         chosen = np.atleast_1d(action)
         if not self.plain:
-            illegal = [place for place, index in enumerate(chosen) if not self.legal[place][index]]
-            assert not illegal, f"illegal action {action}"
+            assert self.table[tuple(chosen)], f"illegal action {action}"
         self.at += 1
         self._draw()
         return self._look(), float(chosen[0]), self.at >= 30, False, self._tell()

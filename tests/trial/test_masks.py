@@ -15,8 +15,9 @@ from strict import STRICT, TRAP, Strict
 from rltune import load_policy
 from rltune.driver.plan import make_plan
 from rltune.engine.algorithm import FastAlgorithm
+from rltune.envs.layout import ILLEGAL
 from rltune.errors import GuestError, PolicyError
-from rltune.policies.evaluation import evaluate_checkpoint
+from rltune.policies.evaluation import evaluate, evaluate_checkpoint
 from rltune.policies.export import export_policy
 from rltune.policies.mlflow_model import _make_example
 from rltune.policies.served_model import load_model
@@ -86,7 +87,7 @@ def test_no_illegal_action_in_training_evaluation_act_and_export(
         obs = env.reset(seed=2)[0]
         with pytest.raises(PolicyError, match="mask") as refused:
             policy.act(obs)
-        wanted = 'info["action_mask"]' if env.place == "info" else "action_masks()"
+        wanted = 'info["action_mask"]' if env.place == "info" else 'get_wrapper_attr("action_masks")()'
         assert wanted in refused.value.fix
         model = load_model(next(tmp_path.rglob("policy.json")).parent)
         batch, mask = np.stack([obs, obs]), np.ones((2, *policy.layout.mask.shape), np.int8)
@@ -98,6 +99,41 @@ def test_no_illegal_action_in_training_evaluation_act_and_export(
         assert model(example).tolist() == outputs[None].tolist()
         with pytest.raises(PolicyError, match="legal"):
             policy.act(obs, action_mask=np.zeros(policy.layout.mask.shape, np.int8))
+
+
+LISTED = "env.wrappers=[{entry_point: 'rltune.envs.masks:LegalActions', kwargs: {key: moves, lists: true}}]"
+JOINT = "env.wrappers=[{entry_point: 'rltune.envs.masks:LegalActions', kwargs: {key: action_mask, joint: true}}]"
+DEPENDENT = {"form": "joint", "dependent": "true", "sizes": [2, 2]}
+SPECIAL: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "dependent choices, listed": ({**DEPENDENT, "form": "listed"}, (LISTED,)),
+    "dependent choices, flags": (DEPENDENT, (JOINT,)),
+    "dependent choices, method": ({**DEPENDENT, "place": "method", "sizes": [2, 3, 2]}, ()),
+    "an image": ({"place": "observation", "image": "true"}, ()),
+    "an image and choices": ({"place": "observation", "image": "true", "sizes": [2, 3], "form": "tuple"}, ()),
+}
+
+
+SPECIAL_CASES = [
+    pytest.param(name, algo, marks=() if (name, algo) == ("dependent choices, listed", "ppo") else pytest.mark.nightly)
+    for name in SPECIAL
+    for algo in ("ppo", "dqn")
+]
+
+
+@pytest.mark.parametrize(("name", "algo"), SPECIAL_CASES)
+def test_no_illegal_action_with_dependent_choices_and_images(
+    name: str, algo: str, request_of: Callable[..., Any], tmp_path: Path
+) -> None:
+    kwargs, words = SPECIAL[name]
+    runner = make_runner(request_of, algo, kwargs, *words)
+    assert isinstance(runner.algorithm, FastAlgorithm)
+    runner.train()
+    runner.save(tmp_path, {"algo": algo})
+    runner.stop()
+    policy: Any = load_policy(tmp_path)
+    for deterministic in (True, False):
+        assert evaluate(policy, episodes=10, seed=0, deterministic=deterministic).lengths == (30,) * 10
+    assert export_policy(policy, tmp_path / "policy.onnx").num_checked == 1000
 
 
 @pytest.mark.parametrize("algo", ["ppo", "dqn"])
@@ -152,5 +188,5 @@ def test_dqn_learns_the_legal_action_beside_a_huge_value(request_of: Callable[..
         values = module.compute_q_values({"obs": rows})["qf_preds"]
     assert values.argmax(1).tolist() == [1, 0]
     assert values[:, :2].abs().max() < 5.0
-    assert (values[:, 2] == -1e9).all()
+    assert (values[:, 2] == ILLEGAL).all()
     runner.stop()

@@ -383,6 +383,13 @@ def count_gpus(algo: Mapping[str, Any], per_trial: float, setting: str) -> float
     return per_trial or of_learners
 
 
+def read_encoder(algo: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:
+    """Return the encoder of the user's that an algo file names, and its arguments; None without one."""
+    settings = algo.get("rl_module") or {}
+    target = settings.get(ENCODER)
+    return (str(target), dict(settings.get(ENCODER_KWARGS) or {})) if target else None
+
+
 def apply_params(algo: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of the algo file with the sampled values in it.
 

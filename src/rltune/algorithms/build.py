@@ -14,7 +14,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
-from rltune.algorithms.arguments import ENCODER, ENCODER_KWARGS, META, MODULE_CLASS, NORMALISE, apply_params
+from rltune.algorithms.arguments import (
+    ENCODER,
+    ENCODER_KWARGS,
+    META,
+    MODULE_CLASS,
+    NORMALISE,
+    apply_params,
+    read_encoder,
+)
 from rltune.algorithms.checks import make_unknown_error
 from rltune.algorithms.rllib_env import DISCOUNT, register_for_rllib
 from rltune.config.capabilities import capabilities_of, find_capabilities
@@ -27,8 +35,6 @@ from rltune.errors import ABSENT, ConfigError
 
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
-
-    from rltune.policies.extractors import ExtractorSpec
 
 
 DEFAULT_MODULE = "default_policy"
@@ -153,10 +159,11 @@ def build_config(build: Build, params: Mapping[str, Any], seed: int) -> Algorith
         from rltune.compat.row_catalog import see_rows
 
         layout = find_layout(build.facts.observation_space, build.env)
-        if extractor := find_extractor(algo):
+        if encoder := read_encoder(algo):
             from rltune.algorithms.encoders import use_extractor
+            from rltune.policies.extractors import ExtractorSpec
 
-            use_extractor(config, extractor, build.facts.observation_space, layout)
+            use_extractor(config, ExtractorSpec(*encoder), build.facts.observation_space, layout)
         see_rows(config, layout)
     if config.is_offline:
         _read_recorded(config, build)
@@ -168,15 +175,6 @@ def build_config(build: Build, params: Mapping[str, Any], seed: int) -> Algorith
     _share_resources(config, build)
     config.debugging(seed=seed, log_level="ERROR")
     return config
-
-
-def find_extractor(algo: Mapping[str, Any]) -> ExtractorSpec | None:
-    """Return the extractor of the user's that an algo file names; None without one."""
-    from rltune.policies.extractors import ExtractorSpec
-
-    settings = algo.get("rl_module") or {}
-    target = settings.get(ENCODER)
-    return ExtractorSpec(str(target), dict(settings.get(ENCODER_KWARGS) or {})) if target else None
 
 
 def _share_resources(config: AlgorithmConfig, build: Build) -> None:

@@ -17,6 +17,7 @@ from rltune.algorithms.arguments import (
     check_values,
     locate_argument,
     read_argument,
+    read_encoder,
     read_shipped,
 )
 from rltune.algorithms.rllib_source import list_keywords
@@ -80,9 +81,8 @@ def list_encoders(algo: Mapping[str, Any], space: Space) -> list[tuple[str, dict
     """
     encoders: list[tuple[str, dict[str, Any]]] = []
     for values in ({}, *space.corners()):
-        settings = apply_params(algo, values).get("rl_module") or {}
-        encoder = str(settings.get(ENCODER)), dict(settings.get(ENCODER_KWARGS) or {})
-        if settings.get(ENCODER) and encoder not in encoders:
+        encoder = read_encoder(apply_params(algo, values))
+        if encoder is not None and encoder not in encoders:
             encoders.append(encoder)
     return encoders
 

@@ -21,7 +21,7 @@ from rltune.envs.build import make_restarting
 from rltune.envs.closing import close_env
 from rltune.envs.episode import was_cut
 from rltune.envs.guest import call_guest
-from rltune.envs.observations import encode_observation, is_row, make_layout
+from rltune.envs.observations import make_layout, make_view
 from rltune.envs.spaces import read_actions, to_python
 from rltune.envs.spec import spec_of
 from rltune.envs.step_count import read_reward
@@ -96,6 +96,7 @@ def _play_episode(
     rows: list[tuple[Any, ...]] = []
     (obs, info), state, done, is_cut = env.reset(seed=seed), None, False, False
     rng, reader = make_generator(seed), make_mask_reader(policy, env)
+    layout = make_layout(env.observation_space, spec_of(policy.info["env"]).encode)
     while not done:
         mask = {"action_mask": reader.read(obs, info)} if reader else {}
         action, state = policy.predict(obs, state, deterministic=deterministic, rng=rng, **mask)
@@ -104,19 +105,11 @@ def _play_episode(
             return rows, False, False
         if len(rows) + 1 >= limit and not (terminated or truncated):
             truncated = is_cut = True
-        seen, then = (_encode(policy, env.observation_space, each) for each in (obs, following))
+        seen, then = (np.ravel(make_view(env.observation_space, layout, each)) for each in (obs, following))
         chosen = np.ravel(action if actions.is_identity else actions.encode(action))
         rows.append((episode, seen, chosen, read_reward(reward), terminated, truncated, then))
         obs, done = following, terminated or truncated
     return rows, is_cut, True
-
-
-def _encode(policy: Any, space: Any, observation: Any) -> Any:
-    """Return what networks see of an observation, as one vector."""
-    if is_row(space):
-        return np.ravel(observation)
-    layout = make_layout(space, spec_of(policy.info["env"]).encode)
-    return layout.view(encode_observation(space, layout, observation))
 
 
 def check_dataset(path: str | Path) -> dict[str, Any]:

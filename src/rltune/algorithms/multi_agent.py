@@ -15,8 +15,7 @@ from rltune.compat.row_catalog import see_rows_of_policies
 from rltune.envs import pettingzoo
 from rltune.envs.closing import close_env
 from rltune.envs.facts import EnvFacts
-from rltune.envs.layout import Layout
-from rltune.envs.observations import encode_observation, find_network_spaces, is_row, make_layout
+from rltune.envs.observations import find_network_spaces, make_layout, make_view
 from rltune.envs.pettingzoo import assign_policies, policy_spaces, spaces_by_agent
 from rltune.envs.spaces import read_actions, to_python
 from rltune.envs.spec import EnvSpec
@@ -41,9 +40,7 @@ class ParallelEnvAdapter(MultiAgentEnv):
         spaces = {agent: find_network_spaces(*pair) for agent, pair in self._own.items()}
         actions = {agent: read_actions(pair[1]) for agent, pair in self._own.items()}
         self._decoders = {agent: parts.decode_one for agent, parts in actions.items() if not parts.is_identity}
-        self._layouts: dict[str, Layout | None] = {
-            agent: None if is_row(pair[0]) else make_layout(pair[0]) for agent, pair in self._own.items()
-        }
+        self._layouts = {agent: make_layout(pair[0]) for agent, pair in self._own.items()}
         self.observation_spaces = {agent: pair[0] for agent, pair in spaces.items()}
         self.action_spaces = {agent: pair[1] for agent, pair in spaces.items()}
         self.observation_space = gymnasium.spaces.Dict(self.observation_spaces)
@@ -56,11 +53,7 @@ class ParallelEnvAdapter(MultiAgentEnv):
         return self._encode(obs), dict(info or {})
 
     def _encode(self, obs: dict[str, Any]) -> dict[str, Any]:
-        return {agent: self._encode_one(agent, seen) for agent, seen in obs.items()}
-
-    def _encode_one(self, agent: str, seen: Any) -> Any:
-        layout = self._layouts[agent]
-        return seen if layout is None else layout.view(encode_observation(self._own[agent][0], layout, seen))
+        return {agent: make_view(self._own[agent][0], self._layouts[agent], seen) for agent, seen in obs.items()}
 
     def step(self, actions: dict[str, Any]) -> StepResult:
         """Step the environment with one action for every agent that is still alive.

@@ -13,7 +13,7 @@ import gymnasium
 from rltune.envs.build import make_env, make_training_env
 from rltune.envs.copies import Copy, build_own
 from rltune.envs.facts import EnvFacts
-from rltune.envs.observations import find_layout, find_network_spaces, is_row, make_row_space
+from rltune.envs.observations import find_network_spaces
 from rltune.envs.rewards import RewardScale
 from rltune.envs.spec import EnvSpec
 
@@ -94,9 +94,7 @@ class StandIn(gymnasium.Env[Any, Any]):
     def __init__(self, spec: EnvSpec, facts: EnvFacts, view: bool) -> None:
         pair = facts.find_policy_spaces()
         assert pair is not None  # Gymnasium's vector environments are of one agent.
-        self.observation_space, self.action_space = find_network_spaces(*pair, spec)
-        if not view and not is_row(pair[0], spec):
-            self.observation_space = make_row_space(find_layout(pair[0], spec))
+        self.observation_space, self.action_space = find_network_spaces(*pair, spec, view)
         self.metadata = dict(facts.metadata)
 
 

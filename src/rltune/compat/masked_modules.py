@@ -1,4 +1,4 @@
-"""RLlib's modules for environments with an action mask: networks do not see the flags, and illegal actions get -1e9.
+"""RLlib's modules for environments with an action mask: networks do not see the flags, and illegal actions are masked.
 
 A row ends with the flags of its legal actions (`rltune.envs.layout.Layout.mask`). These modules cut them off before
 RLlib's own networks see the row, and replace the logits or values of illegal actions in what comes out. So RLlib's
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from rltune.compat.row_catalog import LAYOUT
 from rltune.config.capabilities import capabilities_of
-from rltune.envs.layout import ILLEGAL, WORD, Layout
+from rltune.envs.layout import ILLEGAL, Layout
 
 OBS, DIST, ACTIONS, VALUES = "obs", "action_dist_inputs", "actions", "qf_preds"  # RLlib's names of columns.
 
@@ -32,31 +32,23 @@ class MaskedActions:
     """
 
     num_flags: int
+    layout: Layout
     model_config: Any
 
     def setup(self) -> None:
         """Build the networks; RLlib calls this."""
-        layout = Layout.from_dict(self.model_config[LAYOUT])
-        self.num_flags = layout.mask.size if layout.mask else 0
+        self.layout = Layout.from_dict(self.model_config[LAYOUT])
+        self.num_flags = self.layout.mask.size if self.layout.mask else 0
         super().setup()  # type: ignore[misc]
 
-    def cut(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the batch with observations without flags."""
-        rows = batch[OBS]
-        size = self.num_flags * (WORD if rows.dtype == torch.uint8 else 1)
-        return {**batch, OBS: rows[..., : rows.shape[-1] - size]}
+    def split(self, batch: Mapping[str, Any]) -> tuple[dict[str, Any], Tensor]:
+        """Return the batch with observations without flags, and the flags of legal actions [..., flags] as booleans."""
+        rows = self.layout.view(batch[OBS])
+        begin = rows.shape[-1] - self.num_flags
+        return {**batch, OBS: rows[..., :begin]}, rows[..., begin:] != 0
 
-    def read_flags(self, batch: Mapping[str, Any]) -> Tensor:
-        """Return the flags of legal actions [..., flags] as booleans."""
-        rows = batch[OBS]
-        if rows.dtype == torch.uint8:
-            rows = rows[..., rows.shape[-1] - WORD * self.num_flags :].contiguous().view(torch.float32)
-        flags: Tensor = rows[..., rows.shape[-1] - self.num_flags :]
-        return flags != 0
-
-    def mask(self, batch: Mapping[str, Any], outputs: Tensor) -> Tensor:
+    def mask(self, flags: Tensor, outputs: Tensor) -> Tensor:
         """Return outputs [..., outputs] with `ILLEGAL` for illegal actions; those of numbers are the last ones."""
-        flags = self.read_flags(batch)
         if outputs.shape[-1] > self.num_flags:
             numbers = flags.new_ones(*flags.shape[:-1], outputs.shape[-1] - self.num_flags)
             flags = torch.cat([flags, numbers], dim=-1)
@@ -67,16 +59,18 @@ class MaskedPPO(MaskedActions, DefaultPPOTorchRLModule):
     """The module of PPO, A2C and IMPALA, also with an LSTM."""
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        output = super()._forward(self.cut(batch), **kwargs)
-        return {**output, DIST: self.mask(batch, output[DIST])}
+        seen, flags = self.split(batch)
+        output = super()._forward(seen, **kwargs)
+        return {**output, DIST: self.mask(flags, output[DIST])}
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        output = super()._forward_train(self.cut(batch), **kwargs)
-        return {**output, DIST: self.mask(batch, output[DIST])}
+        seen, flags = self.split(batch)
+        output = super()._forward_train(seen, **kwargs)
+        return {**output, DIST: self.mask(flags, output[DIST])}
 
     def compute_values(self, batch: dict[str, Any], embeddings: Any = None) -> Any:
         """Return value estimates."""
-        return super().compute_values(self.cut(batch), embeddings)
+        return super().compute_values(self.split(batch)[0], embeddings)
 
 
 class MaskedAPPO(MaskedPPO, DefaultAPPOTorchRLModule):
@@ -84,22 +78,23 @@ class MaskedAPPO(MaskedPPO, DefaultAPPOTorchRLModule):
 
     def forward_target(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Return the logits of the target network."""
-        key = TARGET_NETWORK_ACTION_DIST_INPUTS
-        return {key: self.mask(batch, super().forward_target(self.cut(batch))[key])}
+        key, (seen, flags) = TARGET_NETWORK_ACTION_DIST_INPUTS, self.split(batch)
+        return {key: self.mask(flags, super().forward_target(seen)[key])}
 
 
 class MaskedDQN(MaskedActions, DefaultDQNTorchRLModule):
     """The module of DQN and Rainbow."""
 
     def _qf_forward_helper(self, batch: dict[str, Any], encoder: Any, head: Any) -> dict[str, Any]:
-        output = super()._qf_forward_helper(self.cut(batch), encoder, head)
-        return {**output, VALUES: self.mask(batch, output[VALUES])}
+        seen, flags = self.split(batch)
+        output = super()._qf_forward_helper(seen, encoder, head)
+        return {**output, VALUES: self.mask(flags, output[VALUES])}
 
     def _forward_exploration(self, batch: dict[str, Any], t: int) -> dict[str, Any]:
         """Act epsilon-greedily as RLlib does, but draw random actions among the legal ones."""
         output = self._forward_inference(batch)
         self.epsilon_schedule.update(t)
-        greedy, flags = output[ACTIONS], self.read_flags(batch)
+        greedy, flags = output[ACTIONS], self.split(batch)[1]
         drawn = torch.multinomial(flags.reshape(-1, self.num_flags).float(), 1).reshape(greedy.shape)
         is_random = torch.rand(greedy.shape, device=greedy.device) < self.epsilon_schedule.get_current_value()
         return {**output, ACTIONS: torch.where(is_random, drawn, greedy)}

@@ -6,9 +6,10 @@ single images of five sizes. `RowCatalog` answers for rows with images; vectors 
 
 from __future__ import annotations
 
+import functools
 import importlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -51,102 +52,94 @@ def derive_filters(leaf: Leaf) -> list[list[int]]:
     return layers
 
 
-class Parts:
-    """Takes the leaves of an observation out of rows, which are tensors.
-
-    Args:
-        layout: That of the rows.
-    """
-
-    def __init__(self, layout: Layout) -> None:
-        self.layout = layout
-
-    def read_image(self, rows: Tensor, leaf: Leaf) -> Tensor:
-        """Return an image [batch, height, width, channels] as networks see it, of rows or of their view."""
-        if leaf.is_bytes and rows.dtype == torch.uint8:
-            flat = rows[:, leaf.begin : leaf.begin + leaf.size].to(torch.float32)
-        else:
-            flat = self._view_numbers(rows)[:, self._columns(rows, leaf)]
-        if leaf.scale != 1:
-            flat = flat / leaf.scale
-        if leaf.channels == FIRST:
-            return flat.reshape(-1, *leaf.shape).permute(0, 2, 3, 1)
-        return flat.reshape(-1, *leaf.image_shape)
-
-    def read_others(self, rows: Tensor) -> list[Tensor]:
-        """Return all columns [batch, columns] that are of no image and no mask."""
-        shift = self.layout.num_bytes if rows.dtype == torch.uint8 else 0
-        numbers = self._view_numbers(rows)
-        return [numbers[:, part.start - shift : part.stop - shift] for part in self.layout.other_columns]
-
-    def _columns(self, rows: Tensor, leaf: Leaf) -> slice:
-        return slice(leaf.begin, leaf.begin + leaf.size) if rows.dtype == torch.uint8 else self.layout.columns(leaf)
-
-    def _view_numbers(self, rows: Tensor) -> Tensor:
-        """Return the numbers of rows of bytes, or all columns of a view."""
-        if rows.dtype != torch.uint8:
-            return rows
-        return rows[:, self.layout.numbers_begin :].contiguous().view(torch.float32)
-
-
 @dataclass
 class RowEncoderConfig(ModelConfig):
     """Describes a `RowEncoder`, as RLlib's configs describe its encoders.
 
     Attributes:
-        layout: That of the observations.
-        filters: The convolutions of each image.
-        activation: That of the convolutions.
-        initializers: Arguments of ``TorchCNN``: initializers of kernels and biases.
-        perceptron: RLlib's config of the layers behind the images.
+        make_front: Makes the module that sees rows, and gives features [batch, features].
+        perceptron: RLlib's config of the layers behind it; None for none.
     """
 
-    layout: Layout = field(default_factory=lambda: Layout([]))
-    filters: Sequence[Sequence[Sequence[int]]] = ()
-    activation: str | None = "relu"
-    initializers: dict[str, Any] = field(default_factory=dict)
+    make_front: Callable[[], nn.Module] = field(kw_only=True)
     perceptron: Any = None
+
+    @functools.cached_property
+    def num_features(self) -> int:
+        """The number of features, as the front says, which is made once for this."""
+        return int(self.make_front().num_features)  # type: ignore[arg-type]
 
     @property
     def output_dims(self) -> tuple[int, ...]:
-        """The size of what the encoder gives."""
-        dims: tuple[int, ...] = self.perceptron.output_dims
-        return dims
+        """The form of the encoder's output, by which RLlib makes the heads."""
+        return self.perceptron.output_dims if self.perceptron else (self.num_features,)
 
-    def build(self, framework: str) -> RowEncoder:
+    def build(self, framework: str = "torch", **kwargs: Any) -> RowEncoder:
         """Build the encoder."""
         return RowEncoder(self)
 
 
 class RowEncoder(TorchModel, Encoder):
-    """A CNN for each image; what they give, and all other columns, go through a perceptron.
+    """What sees rows, CNNs for images or an extractor of the user's, and the perceptron behind it.
 
     It takes the views of rows, float32 as RLlib's connectors give them, and rows of bytes as the engine keeps them.
+
+    Layers such as dropout act only where gradients are computed: copies that sample, values before an update, and
+    target networks are in evaluation mode, as in Stable-Baselines3.
     """
 
     def __init__(self, config: RowEncoderConfig) -> None:
         TorchModel.__init__(self, config)
         Encoder.__init__(self, config)
-        self.layout, self._parts = config.layout, Parts(config.layout)
-        self.images = nn.ModuleList(
-            TorchCNN(
-                input_dims=leaf.image_shape,
-                cnn_filter_specifiers=filters,
-                cnn_activation=config.activation,
-                **config.initializers,
-            )
-            for leaf, filters in zip(config.layout.images, config.filters, strict=True)
-        )
-        self.perceptron = config.perceptron.build(framework="torch")
+        self.front = config.make_front()
+        self.perceptron = config.perceptron.build(framework="torch") if config.perceptron else None
 
     def _forward(self, inputs: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        rows = inputs["obs"]
+        learns = torch.is_grad_enabled()
+        if self.front.training != learns:
+            self.front.train(learns)
+        features = self.front(inputs["obs"])
+        encoded: dict[str, Any] = self.perceptron({"obs": features}) if self.perceptron else {ENCODER_OUT: features}
+        return encoded
+
+
+class ImageFront(nn.Module):
+    """A CNN for each image; it gives what these give, and all other columns.
+
+    Args:
+        layout: That of the observations.
+        filters: The convolutions of each image.
+        kwargs: Further arguments of ``TorchCNN``: activation, and initializers of kernels and biases.
+    """
+
+    def __init__(self, layout: Layout, filters: Sequence[Any], **kwargs: Any) -> None:
+        super().__init__()
+        self.layout = layout
+        self.images = nn.ModuleList(
+            TorchCNN(input_dims=leaf.image_shape, cnn_filter_specifiers=layers, **kwargs)
+            for leaf, layers in zip(layout.images, filters, strict=True)
+        )
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Compute the features of rows or of their views."""
+        rows = self.layout.view(rows)
         seen = [
-            image(self._parts.read_image(rows, leaf)).flatten(1)
+            image(_read_image(rows[:, self.layout.columns(leaf)], leaf)).flatten(1)
             for image, leaf in zip(self.images, self.layout.images, strict=True)
         ]
-        features = torch.cat([*seen, *self._parts.read_others(rows)], dim=1)
-        return {ENCODER_OUT: self.perceptron({"obs": features})[ENCODER_OUT]}
+        return torch.cat([*seen, *(rows[:, columns] for columns in self.layout.other_columns)], dim=1)
+
+
+def _read_image(flat: Tensor, leaf: Leaf) -> Tensor:
+    """Return an image [batch, height, width, channels] as networks see it, of its columns."""
+    if leaf.scale != 1:
+        flat = flat / leaf.scale
+    height, width, channels = leaf.image_shape
+    if leaf.channels == FIRST:
+        return flat.reshape(-1, channels, height, width).permute(0, 2, 3, 1)
+    if leaf.num_frames > 1:
+        return flat.reshape(-1, *leaf.shape).permute(0, 2, 3, 1, 4).flatten(3)
+    return flat.reshape(-1, height, width, channels)
 
 
 def _count_features(leaf: Leaf, filters: Sequence[Sequence[int]]) -> int:
@@ -168,37 +161,31 @@ class RowCatalog(Catalog):
     @classmethod
     def _get_encoder_config(cls, observation_space: Any, model_config_dict: Any, action_space: Any = None) -> Any:
         about, encoder = model_config_dict.get(LAYOUT), model_config_dict.get(ENCODER)
-        make = super()._get_encoder_config
-        if model_config_dict["use_lstm"]:  # RLlib asks for what comes before an LSTM by another call.
-            return make(observation_space, model_config_dict, action_space)
-        if encoder is not None and not model_config_dict["fcnet_hiddens"]:
-            return encoder
+        make = functools.partial(super()._get_encoder_config, action_space=action_space)
+        # RLlib asks for what comes before an LSTM by another call.
+        if model_config_dict["use_lstm"] or (encoder is None and about is None):
+            return make(observation_space, model_config_dict)
         if encoder is not None:
-            features, settings = Box(-1, 1, (encoder.num_features,)), {**model_config_dict, ENCODER: None}
-            return encoder.followed_by(make(features, settings, action_space))
-        if about is None:
-            return make(observation_space, model_config_dict, action_space)
+            if not model_config_dict["fcnet_hiddens"]:
+                return encoder
+            features = Box(-1, 1, (encoder.num_features,))
+            return replace(encoder, perceptron=make(features, {**model_config_dict, ENCODER: None}))
         layout, given = Layout.from_dict(about), model_config_dict.get("conv_filters")
         filters = [given or derive_filters(leaf) for leaf in layout.images]
         width = sum(part.stop - part.start for part in layout.other_columns)
         width += sum(_count_features(leaf, each) for leaf, each in zip(layout.images, filters, strict=True))
-        perceptron = make(Box(-1, 1, (width,)), model_config_dict, action_space)
+        perceptron = make(Box(-1, 1, (width,)), model_config_dict)
         if not layout.images:
             return perceptron
-        names = ("kernel_initializer", "bias_initializer")
-        initializers = {
-            f"cnn_{name}{end}": model_config_dict[f"conv_{name}{of}"]
-            for name in names
+        settings = {
+            f"cnn_{name}_initializer{end}": model_config_dict[f"conv_{name}_initializer{of}"]
+            for name in ("kernel", "bias")
             for of, end in (("", ""), ("_kwargs", "_config"))
         }
-        return RowEncoderConfig(
-            input_dims=observation_space.shape,
-            layout=layout,
-            filters=filters,
-            activation=model_config_dict["conv_activation"],
-            initializers=initializers,
-            perceptron=perceptron,
+        front = functools.partial(
+            ImageFront, layout, filters, cnn_activation=model_config_dict["conv_activation"], **settings
         )
+        return RowEncoderConfig(input_dims=observation_space.shape, make_front=front, perceptron=perceptron)
 
 
 class RowPPOCatalog(RowCatalog, PPOCatalog):

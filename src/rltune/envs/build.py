@@ -95,13 +95,14 @@ def make_flat_env(
 
 def _flatten_for_networks(spec: EnvSpec, view: bool, env: Any) -> Any:
     from rltune.envs.masks import MaskSource
-    from rltune.envs.observations import RowObservation, find_layout, is_row
+    from rltune.envs.observations import RowObservation, find_layout
     from rltune.envs.spaces import NetworkAction, read_actions
 
-    if not is_row(env.observation_space, spec):
-        env = RowObservation(env, find_layout(env.observation_space, spec), view, MaskSource.parse(spec.action_mask))
+    layout = find_layout(env.observation_space, spec)
+    if not layout.is_row:
+        env = RowObservation(env, layout, view, MaskSource.parse(spec.action_mask))
     actions = read_actions(env.action_space, joint=spec.joint_actions)
-    return env if actions.is_identity else NetworkAction(env, spec.joint_actions)
+    return env if actions.is_identity else NetworkAction(env, actions)
 
 
 def make_training_env(
@@ -149,7 +150,7 @@ def make_restarting(spec: EnvSpec, make: Callable[[], gymnasium.Env[Any, Any]]) 
 
 def is_plain(spec: EnvSpec, facts: EnvFacts) -> bool:
     """Return whether `gymnasium.make` alone builds this environment: nothing is wrapped, shaped or flattened."""
-    from rltune.envs.observations import is_row
+    from rltune.envs.observations import find_layout
     from rltune.envs.spaces import read_actions
 
     return (
@@ -161,7 +162,7 @@ def is_plain(spec: EnvSpec, facts: EnvFacts) -> bool:
         and not spec.rewards
         and not spec.objective
         and not spec.restarts
-        and is_row(facts.observation_space, spec)
+        and find_layout(facts.observation_space, spec).is_row
         and read_actions(facts.action_space, joint=spec.joint_actions).is_identity
     )
 

@@ -40,6 +40,9 @@ SEED = 0
 RESET = "def reset(self, *, seed=None, options=None)"
 RTOL, ATOL = 1e-5, 1e-6  # Smaller differences are rounding: simulations on GPUs add in another order each time.
 
+LEGAL_ACTIONS = "rltune.envs.masks:LegalActions"
+_LEGAL = re.compile(r"(?i)[a-z]*_?(legal|valid|available|possible)_?(action|move)s?")
+
 Step = tuple[Any, float, bool]
 
 
@@ -68,6 +71,7 @@ class FirstSteps:
         self._looks_for_mask = spec.action_mask == AUTO
         self._reader: MaskReader | None = None
         self._flags: Any = None
+        self._info: Mapping[str, Any] = {}
         self.excess: str | None = None
 
     def reset(self) -> Any:
@@ -89,7 +93,7 @@ class FirstSteps:
             GuestError: The step has failed.
             ConfigError: What it returned is invalid.
         """
-        with _name_call(self._setting, call):
+        with self._explain_illegal(), _name_call(self._setting, call):
             # Some environments write into the action, which is sent again later.
             returned = read_returned(call, self._env.step(copy.deepcopy(action)))
             observation, reward, terminated, truncated, info = returned
@@ -106,7 +110,24 @@ class FirstSteps:
             action = (choice, *action[1:]) if isinstance(action, tuple) else choice
         return to_python(self._chosen, action) if self._actions.is_identity else self._actions.decode_one(action)
 
+    @contextlib.contextmanager
+    def _explain_illegal(self) -> Iterator[None]:
+        """Add to an exception of a step how an environment says which actions are legal, unless it does."""
+        try:
+            yield
+        except GuestError as fault:
+            if not (self._looks_for_mask and self._reader is None and self._actions.sizes):
+                raise
+            names = [name for name in (*self._info, *dir(self._env.unwrapped)) if _LEGAL.match(str(name))]
+            if not names and not re.search(r"(?i)illegal|invalid (action|move)", fault.problem):
+                raise
+            key = names[0] if names else "valid_actions"
+            wrapper = f"{{entry_point: '{LEGAL_ACTIONS}', kwargs: {{key: {key}, lists: true}}}}"
+            fix = f"{fault.fix}; if the action was illegal and {key} lists the legal ones, env.wrappers=[{wrapper}]"
+            raise fault.rewrite(fault.problem, fix=fix, key=fault.key, value=fault.value) from fault.__cause__
+
     def _look(self, observation: Any, info: Mapping[str, Any], call: str, is_over: bool = False) -> None:
+        self._info = info
         excess = check_observation(self._observation_space, observation)
         self.excess = self.excess or (f"{excess}, by {call}" if excess else None)
         encode_observation(self._observation_space, self._layout, observation)

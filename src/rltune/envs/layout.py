@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,8 +35,9 @@ FIRST, LAST, NONE = "first", "last", "none"
 WHOLE = "observations"
 """The name of the only leaf of an observation that is no Dict and no Tuple."""
 
-ILLEGAL = -1e9
-"""The logit or value of an illegal action. Minus infinity would become NaN beside a probability of zero."""
+ILLEGAL = -(2.0**100)
+"""The logit or value of an illegal action: below the values that can be learned, since the square of their errors would
+not be finite. Minus infinity would become NaN beside a probability of zero."""
 
 WORD = 4  # The bytes of a float32; numbers begin at a multiple of it.
 Key = str | int
@@ -82,10 +83,15 @@ class Leaf(NamedTuple):
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """The height, the width and the channels of an image."""
-        if self.channels == NONE:
-            return (*self.shape, 1)  # type: ignore[return-value]
-        return (*self.shape[1:], self.shape[0]) if self.channels == FIRST else self.shape  # type: ignore[return-value]
+        """The height, the width and the channels of an image, of which frames that are stacked have one set each."""
+        shape = (*self.shape, 1) if self.channels == NONE else self.shape[-3:]
+        channels, height, width = shape if self.channels == FIRST else (shape[2], *shape[:2])
+        return height, width, self.num_frames * channels
+
+    @property
+    def num_frames(self) -> int:
+        """The frames of an image that are stacked in an axis before the three of each, as Gymnasium stacks them."""
+        return self.shape[0] if len(self.shape) > 3 else 1
 
 
 class Layout:
@@ -103,7 +109,7 @@ class Layout:
         mask: The leaf with the flags of legal actions, whose columns are the last; None without one.
         dtype: The type of rows.
         width: The length of a row in memory.
-        numbers_begin: Where the numbers begin in a row of bytes.
+        numbers_begin: Where the numbers begin in a row of bytes: at a whole word, since torch reads float32 only there.
     """
 
     def __init__(self, leaves: Sequence[Leaf]) -> None:
@@ -119,7 +125,7 @@ class Layout:
         self.num_vector = sum(leaf.size for leaf in leaves if leaf.kind == VECTOR)
         self.images = tuple(leaf for leaf in self.leaves if leaf.kind == IMAGE)
         self.mask = next((leaf for leaf in self.leaves if leaf.kind == MASK), None)
-        self.numbers_begin = find_numbers(self.num_bytes) if self.num_numbers else self.num_bytes
+        self.numbers_begin = find_numbers(self.num_bytes)
         self.dtype = np.dtype(np.uint8 if self.num_bytes else np.float32)
         self.width = self.numbers_begin + WORD * self.num_numbers if self.num_bytes else self.num_numbers
 
@@ -166,6 +172,12 @@ class Layout:
         return len(self.leaves) == 1 and self.leaves[0].kind == VECTOR and not self.leaves[0].path
 
     @property
+    def is_row(self) -> bool:
+        """Whether an observation is a row as the environment gives it: one vector of floats."""
+        leaf = self.leaves[0]
+        return self.is_vector and len(leaf.shape) == 1 and leaf.dtype in ("float32", "float64")
+
+    @property
     def num_columns(self) -> int:
         """The columns of a row's view as one vector of float32, which networks see."""
         return self.num_bytes + self.num_numbers
@@ -204,13 +216,24 @@ class Layout:
         return rows[..., : self.num_bytes] if self.num_bytes else np.zeros((*rows.shape[:-1], 0), np.uint8)
 
     def view(self, rows: Any) -> Any:
-        """Return rows [..., width] as vectors of float32 [..., num_columns], as networks see them."""
-        if not self.num_bytes:
+        """Return rows [..., width] as vectors of float32 [..., num_columns], as networks see them.
+
+        Args:
+            rows: An array or a tensor; what is a view already stays as it is.
+        """
+        if not self.num_bytes or rows.dtype.itemsize == WORD:
             return rows
-        seen = np.empty((*rows.shape[:-1], self.num_columns), np.float32)
-        seen[..., : self.num_bytes] = self.bytes(rows)
+        shape, numbers = (*rows.shape[:-1], self.num_columns), rows[..., self.numbers_begin :]
+        seen: Any
+        if isinstance(rows, np.ndarray):
+            seen = np.empty(shape, np.float32)
+        else:
+            import torch
+
+            seen, numbers = torch.empty(shape, device=rows.device), numbers.contiguous()
+        seen[..., : self.num_bytes] = rows[..., : self.num_bytes]
         if self.num_numbers:
-            seen[..., self.num_bytes :] = self.numbers(rows)
+            seen[..., self.num_bytes :] = numbers.view(seen.dtype)
         return seen
 
     def encode(self, observation: Any, mask: Any = None) -> Any:
@@ -223,14 +246,20 @@ class Layout:
         Raises:
             ValueError: A leaf is missing, of another size, or has a value that the row cannot hold; names it.
         """
-        row = np.zeros(self.width, self.dtype)
-        numbers, room = self.numbers(row), self.bytes(row)
+        parts = []
         for leaf in self.leaves:
-            part = _find(leaf, observation) if mask is None or leaf.kind != MASK else mask
-            flat = read_flags(part) if leaf.kind == MASK else np.asarray(part).reshape(-1)
-            target = (room if leaf.is_bytes else numbers)[leaf.begin : leaf.begin + leaf.size]
-            _write(leaf, flat[None], target[None])
-        return row
+            part = _find(leaf, observation, mask)
+            parts.append(read_flags(part) if leaf.kind == MASK else np.asarray(part))
+        return self._make_rows(parts, 1)[0]
+
+    def _make_rows(self, parts: Sequence[Any], count: int) -> Any:
+        """Make rows [count, width] of the values of all leaves, each [count, ...] or, of a single row, [...]."""
+        rows = np.zeros((count, self.width), self.dtype)
+        numbers, room = self.numbers(rows), self.bytes(rows)
+        for leaf, part in zip(self.leaves, parts, strict=True):
+            target = (room if leaf.is_bytes else numbers)[:, leaf.begin : leaf.begin + leaf.size]
+            _write(leaf, part.reshape(count, -1), target)
+        return rows
 
     def encode_batch(self, observations: Any, masks: Any = None) -> tuple[Any, bool]:
         """Turn one observation or a batch of them into rows [n, width].
@@ -246,11 +275,8 @@ class Layout:
         Raises:
             ValueError: It fits neither; names the leaf.
         """
-        parts: list[Any] = []
-        for leaf in self.leaves:
-            part = _find(leaf, observations) if masks is None or leaf.kind != MASK else masks
-            parts.append(_read_mask(leaf, part) if leaf.kind == MASK else _read(leaf, part))
-        is_single = all(part.shape == leaf.shape for leaf, part in zip(self.leaves, parts, strict=True))
+        parts = [_read(leaf, _find(leaf, observations, masks)) for leaf in self.leaves]
+        is_single = self._is_one(parts)
         count = 1
         for leaf, part in zip(self.leaves, parts, strict=True):
             if is_single:
@@ -264,35 +290,56 @@ class Layout:
             count = len(part)
         if self.is_vector:  # Its numbers keep their type, in which filters compute.
             return parts[0].reshape(count, -1), is_single
-        rows = np.zeros((count, self.width), self.dtype)
-        numbers, room = self.numbers(rows), self.bytes(rows)
-        for leaf, part in zip(self.leaves, parts, strict=True):
-            target = (room if leaf.is_bytes else numbers)[:, leaf.begin : leaf.begin + leaf.size]
-            _write(leaf, part.reshape(count, -1), target)
-        return rows, is_single
+        return self._make_rows(parts, count), is_single
+
+    def _is_one(self, parts: Sequence[Any]) -> bool:
+        """Return whether these are the leaves of one observation, whose parts may have another shape as in training."""
+        pairs = list(zip(self.leaves, parts, strict=True))
+        if all(part.shape == leaf.shape for leaf, part in pairs):
+            return True
+        is_batch = all(part.shape[1:] == leaf.shape and part.ndim == len(leaf.shape) + 1 for leaf, part in pairs)
+        is_batch = is_batch and len({len(part) for part in parts}) == 1
+        has_parts = all(leaf.path or leaf.kind == MASK for leaf in self.leaves)
+        return has_parts and not is_batch and all(part.size == math.prod(leaf.shape) for leaf, part in pairs)
 
     def is_single(self, observations: Any) -> bool:
-        """Return whether this is one observation and no batch of them, by the shape of its first leaf."""
-        leaf = self.leaves[0]
-        return bool(np.shape(_find(leaf, observations)) == leaf.shape)
+        """Return whether this is one observation and no batch of them."""
+        leaves = [leaf for leaf in self.leaves if leaf.kind != MASK]
+        return Layout(leaves)._is_one([np.asarray(_find(leaf, observations)) for leaf in leaves])
+
+    def find_mask(self, observations: Any) -> Any:
+        """Return what an observation, or a batch of them, has as its mask; None without one there.
+
+        Raises:
+            ValueError: It is missing.
+        """
+        return _find(self.mask, observations) if self.mask is not None and self.mask.path else None
 
     def read_named(self, leaves: Mapping[str, Any]) -> Any:
         """Return the observation, or the batch, that has these leaves by their names; None if others are named."""
         names = {leaf.name: leaf.path for leaf in self.leaves if leaf.path or leaf.kind != MASK}
         return nest({path: leaves[name] for name, path in names.items()}) if set(names) == set(leaves) else None
 
-    def stack(self, observations: Sequence[Any]) -> Any:
+    def stack(self, observations: Sequence[Any], read_mask: Callable[[Any], Any] = lambda mask: mask) -> Any:
         """Stack single observations into one batch, in which each leaf has one more axis in front.
 
         Leaves lie at their paths, in dicts and, where the path has an index, in tuples.
+
+        Args:
+            observations: Observations of one layout.
+            read_mask: Reads what is the mask of each.
         """
         leaves = {}
         for leaf in self.leaves:
             if leaf.kind == MASK and not leaf.path:  # It comes beside the observations.
                 continue
             parts = [_find(leaf, each) for each in observations]
-            flat = leaf.kind == MASK
-            leaves[leaf.path] = np.stack([read_flags(part) if flat else np.asarray(part) for part in parts])
+            if leaf.kind == MASK:
+                leaves[leaf.path] = np.stack([read_flags(read_mask(part)) for part in parts])
+                continue
+            arrays = [np.asarray(part) for part in parts]
+            has_other_form = leaf.path and all(array.size == math.prod(leaf.shape) for array in arrays)
+            leaves[leaf.path] = np.stack([array.reshape(leaf.shape) if has_other_form else array for array in arrays])
         return nest(leaves)
 
 
@@ -301,12 +348,14 @@ def find_numbers(num_bytes: int) -> int:
     return -(-num_bytes // WORD) * WORD
 
 
-def _find(leaf: Leaf, observation: Any) -> Any:
-    """Return the part of an observation that is a leaf.
+def _find(leaf: Leaf, observation: Any, mask: Any = None) -> Any:
+    """Return the part of an observation that is a leaf, or the mask beside it.
 
     Raises:
         ValueError: It is not there.
     """
+    if leaf.kind == MASK and mask is not None:
+        return mask
     part = observation
     if leaf.kind == MASK and not leaf.path:
         raise ValueError("there is no action_mask, and a policy that was trained with one does not act without it")
@@ -334,7 +383,12 @@ def _shorten(value: Any) -> str:
 
 
 def _read(leaf: Leaf, part: Any) -> Any:
-    """Return a part as an array of numbers."""
+    """Return a part of one observation or of a batch as an array of numbers; flags are [flags] or [n, flags]."""
+    if leaf.kind == MASK:
+        flags, count = read_flags(part, -1), leaf.shape[0]
+        if flags.shape[-1:] == (count,) and flags.ndim <= 2:
+            return flags
+        return flags.reshape(-1) if flags.size == count else flags.reshape(len(flags), -1)
     array = np.asarray(part)
     if array.dtype.kind not in "fiub":
         of = "" if leaf.name == WHOLE else f" {leaf.name}"
@@ -351,34 +405,36 @@ def read_flags(mask: Any, axis: int | None = None) -> Any:
     """
     if isinstance(mask, Mapping):
         mask = tuple(mask.values())
-    # A list of vectors of one length may be a batch.
-    is_tuple = isinstance(mask, tuple) or (isinstance(mask, list) and len({np.shape(part) for part in mask}) > 1)
-    if is_tuple and any(np.ndim(part) for part in mask):
+    if _is_of_parts(mask):
         return np.concatenate([read_flags(part, axis) for part in mask], axis=0 if axis is None else axis)
     array = np.asarray(mask)
     return array.reshape(-1) if axis is None else array
+
+
+def _is_of_parts(mask: Any) -> bool:
+    """Return whether a mask is a tuple or a ragged list of arrays; a list of vectors of one length may be a batch."""
+    if not isinstance(mask, tuple | list):
+        return False
+    try:
+        shapes = {np.shape(part) for part in mask}
+    except ValueError:  # A part is itself ragged.
+        return True
+    return len(shapes) > 1 or (isinstance(mask, tuple) and shapes != {()})
 
 
 def join_flags(flags: Any, sizes: Sequence[int]) -> Any:
     """Return a flag for each combination of choices [..., combinations], of those for each value [..., values].
 
     Args:
-        flags: A flag for each value of each choice.
+        flags: A flag for each value of each choice, booleans in an array or a tensor.
         sizes: The number of values of each choice; combinations are in the order in which the last one is fastest.
+            Without sizes the flags stay as they are.
     """
-    parts = np.split(np.asarray(flags, bool), np.cumsum(sizes)[:-1], axis=-1)
-    joined = parts[0]
-    for part in parts[1:]:
+    joined, begin = flags[..., : sizes[0]] if sizes else flags, sum(sizes[:1])
+    for size in sizes[1:]:
+        part, begin = flags[..., begin : begin + size], begin + size
         joined = (joined[..., :, None] & part[..., None, :]).reshape(*joined.shape[:-1], -1)
     return joined
-
-
-def _read_mask(leaf: Leaf, mask: Any) -> Any:
-    """Return the flags of one observation [flags], or of a batch [n, flags]."""
-    flags, count = read_flags(mask, -1), leaf.shape[0]
-    if flags.shape[-1:] == (count,) and flags.ndim <= 2:
-        return flags
-    return flags.reshape(-1) if flags.size == count else flags.reshape(len(flags), -1)
 
 
 def _write(leaf: Leaf, rows: Any, target: Any) -> None:
@@ -393,23 +449,18 @@ def _write(leaf: Leaf, rows: Any, target: Any) -> None:
     if leaf.kind == ONE_HOT:
         _write_choices(leaf, rows, target)
     elif leaf.kind == MASK:
-        target[:] = join_flags(rows, leaf.sizes) if leaf.sizes else rows.astype(bool)
+        if rows.dtype.kind != "b" and not ((is_flag := (rows == 0) | (rows == 1)).all()):
+            raise ValueError(f"{leaf.name} has flags of 0 and 1; got {rows[~is_flag][0]}")
+        target[:] = join_flags(rows.astype(bool), leaf.sizes)
     else:
         # Another type is only a loss if its numbers are not the same in the type of the space.
-        if leaf.is_bytes and rows.dtype != np.uint8 and not _are_bytes(rows):
-            raise ValueError(f"{leaf.name} has whole numbers from 0 to 255; got {rows.dtype}, {_find_first(rows)}")
+        if leaf.is_bytes and rows.dtype != np.uint8:
+            with np.errstate(invalid="ignore"):
+                are_bytes = (rows >= 0) & (rows <= 255) & (rows == np.floor(rows))
+            if not are_bytes.all():
+                value = rows[~are_bytes][0]
+                raise ValueError(f"{leaf.name} has whole numbers from 0 to 255; got {rows.dtype}, {value}")
         target[:] = rows
-
-
-def _are_bytes(rows: Any) -> bool:
-    with np.errstate(invalid="ignore"):
-        return bool(((rows >= 0) & (rows <= 255) & (rows == np.floor(rows))).all())
-
-
-def _find_first(rows: Any) -> Any:
-    with np.errstate(invalid="ignore"):
-        wrong = ~((rows >= 0) & (rows <= 255) & (rows == np.floor(rows)))
-    return rows[tuple(np.argwhere(wrong)[0])]
 
 
 def _write_choices(leaf: Leaf, rows: Any, target: Any) -> None:
@@ -418,13 +469,12 @@ def _write_choices(leaf: Leaf, rows: Any, target: Any) -> None:
     index = rows - starts
     with np.errstate(invalid="ignore"):
         wrong = (index != np.floor(index)) | (index < 0) | (index >= counts)
-    if wrong.any() or (leaf.sizes and rows.dtype.kind == "b"):
-        row, element = np.argwhere(wrong)[0] if wrong.any() else (0, 0)
-        example = rows[row, element] if wrong.any() else rows.dtype
+    if wrong.any():
+        row, element = np.argwhere(wrong)[0]
         least = leaf.starts[element] if leaf.sizes else 0
         most = least + (leaf.sizes[element] if leaf.sizes else 2) - 1
         of = "an observation" if leaf.name == WHOLE else leaf.name
-        raise ValueError(f"{of} is a whole number from {least} to {most}; got {example}")
+        raise ValueError(f"{of} is a whole number from {least} to {most}; got {rows[row, element]}")
     if not leaf.sizes:
         target[:] = rows
         return

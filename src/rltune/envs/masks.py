@@ -16,6 +16,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from rltune.envs.actions import ActionParts
+from rltune.envs.facts import describe_space
 from rltune.envs.guest import call_guest
 from rltune.envs.layout import read_flags
 from rltune.errors import ABSENT, Cause, ConfigError, GuestError, nearest
@@ -25,6 +27,9 @@ OBSERVATION, INFO, METHOD = "observation", "info", "method"
 
 KEY, METHOD_NAME = "action_mask", "action_masks"
 """The key of a mask in observations and infos, and the method of environments that gives one."""
+
+JOINT = "has_joint_mask"
+"""The attribute of `LegalActions` that says what its flags are of, where their number does not (2 x 2 choices)."""
 
 AUTO, OFF = "auto", "off"
 """The values of ``env.action_mask``: the mask that the check finds, or none."""
@@ -43,11 +48,13 @@ class MaskSource(NamedTuple):
         sizes: The number of values of each choice of an action.
         joint: Whether it has a flag for each combination of the choices, of which the last choice is fastest, and not
             one for each value of each choice.
+        within: The keys that lead to the part of an observation that has it; empty for the whole.
     """
 
     place: str
     sizes: tuple[int, ...]
     joint: bool = False
+    within: tuple[str | int, ...] = ()
 
     @classmethod
     def parse(cls, setting: str | Mapping[str, Any]) -> MaskSource | None:
@@ -58,7 +65,8 @@ class MaskSource(NamedTuple):
         """
         try:
             if not isinstance(setting, str):
-                source = cls(**{**setting, "sizes": tuple(map(int, setting["sizes"]))})
+                lists = {"sizes": tuple(map(int, setting["sizes"])), "within": tuple(setting.get("within", ()))}
+                source = cls(**{**setting, **lists})
                 if source.place in (OBSERVATION, INFO, METHOD):
                     return source
             elif setting in (AUTO, OFF):
@@ -69,7 +77,7 @@ class MaskSource(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the source as JSON values, which `parse` reads."""
-        return {**self._asdict(), "sizes": list(self.sizes)}
+        return {**self._asdict(), "sizes": list(self.sizes), "within": list(self.within)}
 
     @property
     def num_flags(self) -> int:
@@ -77,23 +85,24 @@ class MaskSource(NamedTuple):
         return math.prod(self.sizes) if self.joint else sum(self.sizes)
 
     @property
-    def path(self) -> tuple[str, ...]:
+    def path(self) -> tuple[str | int, ...]:
         """Where an observation has the flags; empty if they come beside it."""
-        return (KEY,) if self.place == OBSERVATION else ()
+        return (*self.within, KEY) if self.place == OBSERVATION else ()
 
     @property
     def spelled(self) -> str:
         """What a program passes to a policy's ``act`` as the mask; empty if the observation has it."""
-        return {OBSERVATION: "", INFO: f'info["{KEY}"]', METHOD: f"env.unwrapped.{METHOD_NAME}()"}[self.place]
+        return {OBSERVATION: "", INFO: f'info["{KEY}"]', METHOD: f'env.get_wrapper_attr("{METHOD_NAME}")()'}[self.place]
 
     def describe(self) -> str:
         """Describe in a few words where the mask comes from."""
         where = {
-            OBSERVATION: f"the observation's {KEY}",
+            OBSERVATION: f"the observation's {'.'.join(map(str, self.path))}",
             INFO: f"the info's {KEY}",
             METHOD: f"the method {METHOD_NAME}()",
         }[self.place]
-        return f"{where}, {self.num_flags} flags{' of combinations' if self.joint else ''}"
+        of = "" if len(self.sizes) == 1 else " of combinations" if self.joint else " of single values"
+        return f"{where}, {self.num_flags} flags{of}"
 
 
 def find_mask(
@@ -113,14 +122,18 @@ def find_mask(
     """
     if not sizes:
         return None
-    for place, mask in _list_masks(env, observation, info, sizes):
+    actions = ActionParts(describe_space(env.action_space))
+    for source, mask in _list_masks(env, observation, info, tuple(sizes)):
         try:
-            flags = read_flags(mask)
+            flags = read_flags(actions.flatten_mask(mask))
             is_mask = flags.dtype.kind in "biuf" and bool(np.isin(flags, (0, 1)).all())
         except (TypeError, ValueError):
             is_mask = False
-        source = MaskSource(place, tuple(sizes))
-        for form in (source, source._replace(joint=True)):
+        is_joint = (
+            len(sizes) > 1 and source.place == INFO and env.has_wrapper_attr(JOINT) and env.get_wrapper_attr(JOINT)
+        )
+        for joint in (True,) if is_joint else (False, True):
+            form = source._replace(joint=joint)
             if is_mask and flags.size == form.num_flags:
                 return form
         raise ConfigError(
@@ -133,12 +146,19 @@ def find_mask(
     return None
 
 
-def _list_masks(env: Any, observation: Any, info: Mapping[str, Any], sizes: Sequence[int]) -> Iterator[tuple[str, Any]]:
+def _list_masks(
+    env: Any, observation: Any, info: Mapping[str, Any], sizes: tuple[int, ...]
+) -> Iterator[tuple[MaskSource, Any]]:
     """Yield what lies under the name of a mask, and where."""
-    if isinstance(observation, Mapping) and KEY in observation:
-        yield OBSERVATION, observation[KEY]
+    if observed := list(_find_observed(observation)):
+        within, mask = observed[0]
+        if within and len(observed) > 1:
+            names = ", ".join(".".join(map(str, (*path, KEY))) for path, _ in observed)
+            fix = f"a wrapper of yours with one {KEY}; {OFF_FIX}"
+            raise ConfigError(SETTING, AUTO, f": an observation has {names}", "one mask of the actions", fix)
+        yield MaskSource(OBSERVATION, sizes, within=within), mask
     if info.get(KEY) is not None:
-        yield INFO, info[KEY]
+        yield MaskSource(INFO, sizes), info[KEY]
     if env.has_wrapper_attr(METHOD_NAME):
         try:
             with call_guest(METHOD_NAME):
@@ -146,12 +166,28 @@ def _list_masks(env: Any, observation: Any, info: Mapping[str, Any], sizes: Sequ
         except GuestError as fault:
             allowed = f"a method that returns {_describe_allowed(sizes)}"
             raise ConfigError(SETTING, AUTO, f": {fault.problem}", allowed, OFF_FIX) from fault.__cause__
-        yield METHOD, mask
+        yield MaskSource(METHOD, sizes), mask
 
 
-def _call(env: Any, name: str) -> Any:
+def _find_observed(observation: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """Yield what nested dicts and tuples have under the name of a mask, and the keys before it; the outermost first."""
+    if isinstance(observation, Mapping) and KEY in observation:
+        yield path, observation[KEY]
+    elif isinstance(observation, Mapping | tuple):
+        parts = observation.items() if isinstance(observation, Mapping) else enumerate(observation)
+        for key, part in parts:
+            yield from _find_observed(part, (*path, key))
+
+
+def _call(env: Any, name: str, is_over: bool = False) -> Any:
+    """Return an attribute of an environment, or what a method of it returns; None if that fails after an episode."""
     value = env.get_wrapper_attr(name)
-    return value() if callable(value) else value
+    try:
+        return value() if callable(value) else value
+    except Exception:  # Some compute legal actions from a state that an ended episode lacks.
+        if is_over:
+            return None
+        raise
 
 
 def _describe(mask: Any) -> str:
@@ -181,6 +217,7 @@ class MaskReader:
 
     def __init__(self, env: gymnasium.Env[Any, Any], source: MaskSource) -> None:
         self.env, self.source = env, source
+        self._actions = ActionParts(describe_space(env.action_space))
         ends = np.cumsum([source.num_flags] if source.joint else source.sizes)
         self._begins = np.concatenate([[0], ends[:-1]])
 
@@ -190,32 +227,41 @@ class MaskReader:
         Args:
             observation: What a reset or a step has returned.
             info: The info beside it.
-            is_over: Whether the episode has ended. Nothing is chosen after that, so a mask may be missing, or have no
-                legal action: all are legal then.
+            is_over: Whether the episode has ended. Nothing is chosen after that, so a mask may be missing or empty, or
+                have no legal action: all are legal then.
 
         Raises:
             GuestError: There is no mask, one of another size, or one in which a choice has no legal value.
         """
-        mask = self._find(observation, info)
-        if mask is None:
-            if is_over:
-                return np.ones(self.source.num_flags, bool)
-            raise self._make_fault("is missing")
-        flags: np.ndarray = read_flags(mask).astype(bool)
-        if flags.size != self.source.num_flags:
-            raise self._make_fault(f"has {flags.size} flags, and had {self.source.num_flags} in the check")
-        if not (has_any := np.logical_or.reduceat(flags, self._begins)).all():
-            if is_over:
-                return np.ones(self.source.num_flags, bool)
+        mask = self._find(observation, info, is_over)
+        try:
+            given = np.empty(0, bool) if mask is None else read_flags(self._actions.flatten_mask(mask))
+        except (TypeError, ValueError) as error:
+            raise self._make_fault(f"cannot be read ({error})") from error
+        flags: np.ndarray = given if given.dtype == bool else given == 1
+        if flags.size == self.source.num_flags:
+            if given is not flags and (given != flags).any():
+                raise self._make_fault(f"has the value {given[given != flags][0]}")
+            if (has_any := np.logical_or.reduceat(flags, self._begins)).all():
+                return flags
             place = int(np.argmin(has_any))
             which = f"no legal value of choice {place}" if len(self._begins) > 1 else "no legal action"
-            raise self._make_fault(f"has {which}, and the episode has not ended")
-        return flags
+            problem = f"has {which}, and the episode has not ended"
+        else:
+            has = f"has {flags.size} flags, and had {self.source.num_flags} in the check"
+            problem = "is missing" if mask is None else has
+        if is_over:
+            return np.ones(self.source.num_flags, bool)
+        raise self._make_fault(problem)
 
-    def _find(self, observation: Any, info: Mapping[str, Any]) -> Any:
+    def _find(self, observation: Any, info: Mapping[str, Any], is_over: bool) -> Any:
         if self.source.place == METHOD:
-            return _call(self.env, METHOD_NAME)
-        return (observation if self.source.place == OBSERVATION else info).get(KEY)
+            return _call(self.env, METHOD_NAME, is_over)
+        if self.source.place == INFO:
+            return info.get(KEY)
+        for key in self.source.within:
+            observation = observation[key]
+        return observation.get(KEY)
 
     def _make_fault(self, problem: str) -> GuestError:
         where = self.source.describe().partition(",")[0]
@@ -248,11 +294,17 @@ class LegalActions(gymnasium.Wrapper[Any, Any, Any, Any]):
         key: The name of what says it: a key of its Dict observations, of its infos, or an attribute or method of the
             environment; it is looked for in this order. An observation's part of this name is left out of it.
         lists: Whether it lists the legal actions, and is no array of flags. A negative number in it is no action.
+        joint: Whether its flags are of all combinations of several choices also where there are as many single values,
+            as with 2 x 2 choices.
+
+    Attributes:
+        has_joint_mask: Whether the flags that it gives are of combinations.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], key: str, lists: bool = False) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], key: str, lists: bool = False, joint: bool = False) -> None:
         super().__init__(env)
         self._key, self._lists = key, lists
+        self.has_joint_mask = lists or joint
         space = env.observation_space
         self._is_observed = isinstance(space, spaces.Dict) and key in space.spaces
         if isinstance(space, spaces.Dict) and self._is_observed:
@@ -277,9 +329,9 @@ class LegalActions(gymnasium.Wrapper[Any, Any, Any, Any]):
         elif self._key in info:
             legal = info[self._key]
         elif self.env.has_wrapper_attr(self._key):
-            legal = _call(self.env, self._key)
+            legal = _call(self.env, self._key, is_over)
         elif is_over:
-            return observation, info
+            legal = None
         else:
             close = nearest(self._key, info)
             raise GuestError(
@@ -287,6 +339,8 @@ class LegalActions(gymnasium.Wrapper[Any, Any, Any, Any]):
                 f"one of these; its infos have {', '.join(map(str, info)) or 'nothing'}",
                 f"kwargs: {{key: {close or 'valid_actions'}}} for LegalActions in env.wrappers",
             )
+        if legal is None and is_over:
+            return observation, info
         return observation, {**info, KEY: self._flag(legal) if self._lists else legal}
 
     def _flag(self, legal: Any) -> np.ndarray:

@@ -7,7 +7,7 @@ of its Gymnasium base. Other spaces are refused by the name of their leaf.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -16,7 +16,13 @@ from gymnasium import spaces
 
 from rltune.envs.layout import FIRST, IMAGE, LAST, MASK, NONE, ONE_HOT, VECTOR, Key, Layout, Leaf
 from rltune.envs.masks import MaskReader, MaskSource
-from rltune.envs.spaces import FLOATS, find_observation_fault, make_network_actions, read_actions
+from rltune.envs.spaces import (
+    find_observation_fault,
+    list_leaves,
+    make_network_actions,
+    read_actions,
+    require_names,
+)
 from rltune.envs.spec import EnvSpec
 from rltune.envs.step_count import read_reset, read_step
 from rltune.errors import ABSENT, Cause, ConfigError, GuestError, choices, spell
@@ -56,6 +62,8 @@ def make_layout(
     """
     encode = dict(encode or {})
     leaves: list[Leaf] = []
+    paths = [path for path, _ in list_leaves(space)]
+    require_names(paths, f"the observations {_cut(space)}")
     flags = Leaf(
         tuple(mask or ()), MASK, (num_flags,), "int8", 0, math.prod(sizes) if sizes else num_flags, tuple(sizes)
     )
@@ -78,18 +86,6 @@ def make_layout(
             "", ABSENT, f"the observations {space} have no numbers", "at least one number", "observe a constant"
         )
     return layout
-
-
-def list_leaves(space: gymnasium.Space[Any], path: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ...], Any]]:
-    """Yield the path and the space of each leaf of nested Dict and Tuple spaces, in the order of the space."""
-    if isinstance(space, spaces.Dict):
-        for key, part in space.spaces.items():
-            yield from list_leaves(part, (*path, key))
-    elif isinstance(space, spaces.Tuple):
-        for index, part in enumerate(space.spaces):
-            yield from list_leaves(part, (*path, index))
-    else:
-        yield path, space
 
 
 def _describe_leaf(path: tuple[Key, ...], space: Any, name: str, encoding: str | None) -> Leaf:
@@ -119,9 +115,14 @@ def _describe_leaf(path: tuple[Key, ...], space: Any, name: str, encoding: str |
             return _describe_image(leaf, space, channels)
         _check_whole(leaf, space)
         return leaf
-    if not isinstance(space, spaces.Box) or len(shape) not in ((2, 3) if encoding == IMAGE else (3,)) or 0 in shape:
+    is_box = isinstance(space, spaces.Box) and 0 not in shape
+    if not is_box or len(shape) not in ((2, 3, 4) if encoding == IMAGE else (3, 4)):
         raise ConfigError(
-            f"env.encode.{name}", encoding, f": {space} is no image", "a Box of three axes", f"env.encode.{name}={FLAT}"
+            f"env.encode.{name}",
+            encoding,
+            f": {space} is no image",
+            "a Box of three axes, or of four with frames first",
+            f"env.encode.{name}={FLAT}",
         )
     return _describe_image(leaf, space, channels)
 
@@ -130,12 +131,13 @@ def _find_channels(space: Any) -> str:
     """Return the axis of the channels of what may be an image; empty if it has not the axes of one.
 
     The channels are the axis that is unlike two equal sides, and else the smaller one of the first and the last axis.
+    A fourth axis before them is of stacked frames.
     """
-    if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3):
+    if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3, 4) or 0 in space.shape:
         return ""
     if len(space.shape) == 2:
         return NONE
-    first, middle, last = space.shape
+    first, middle, last = space.shape[-3:]
     if first == middle != last:
         return LAST
     if first != middle == last:
@@ -144,9 +146,13 @@ def _find_channels(space: Any) -> str:
 
 
 def _is_image(space: Any, leaf: Leaf) -> bool:
-    """Return whether a Box is an image by itself: with two sides of pixels, and of two axes only if it is of bytes."""
+    """Return whether a Box is an image by itself: with two sides of pixels, and of two axes only if it is of bytes.
+
+    An axis before the three of an image is of frames if it is shorter than the sides.
+    """
     height, width, _ = leaf.image_shape
-    return min(height, width) >= SMALLEST_SIDE and (leaf.channels != NONE or space.dtype == np.uint8)
+    has_sides = min(height, width) >= SMALLEST_SIDE and leaf.num_frames < min(height, width)
+    return has_sides and (leaf.channels != NONE or space.dtype == np.uint8)
 
 
 def _describe_image(leaf: Leaf, space: Any, channels: str) -> Leaf:
@@ -215,11 +221,13 @@ def describe_leaf(leaf: Leaf) -> str:
         scale = f", divided by {leaf.scale:g}" if leaf.scale != 1 else ""
         other = {FIRST: LAST, LAST: FIRST}.get(leaf.channels)
         turn = f" (env.encode={{{leaf.name}: channels_{other}}} turns it)" if other else ""
+        channels //= leaf.num_frames
         of = f" of {channels} channel{'s' * (channels != 1)}"
+        of = f", {leaf.num_frames} frames{of}" if leaf.num_frames > 1 else of
         return f"{leaf.name}: image, {height} x {width}{of}, {order}{scale}{turn}"
     line = f"{leaf.name}: vector of {leaf.size}"
     if len(leaf.shape) > 1:
-        can_be_image = len(leaf.shape) == 3 or len(leaf.shape) == 2
+        can_be_image = leaf.size and len(leaf.shape) <= 4
         image = f"; env.encode={{{leaf.name}: {IMAGE}}} makes an image of it" if can_be_image else ""
         line += f", {shape} flattened{image}"
     return line
@@ -245,20 +253,11 @@ def find_layout(space: gymnasium.Space[Any], spec: EnvSpec | None = None) -> Lay
     return make_layout(space, spec.encode, mask.path, mask.num_flags, sizes)
 
 
-def is_row(space: gymnasium.Space[Any], spec: EnvSpec | None = None) -> bool:
-    """Return whether observations are rows as the environment gives them: one vector of floats, and no mask.
-
-    Args:
-        space: The environment's observation space.
-        spec: The environment; None is one without a mask.
-    """
-    if spec is not None and MaskSource.parse(spec.action_mask) is not None:
-        return False
-    return isinstance(space, spaces.Box) and space.dtype in FLOATS and len(space.shape) == 1
-
-
 def find_network_spaces(
-    observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], spec: EnvSpec | None = None
+    observation_space: gymnasium.Space[Any],
+    action_space: gymnasium.Space[Any],
+    spec: EnvSpec | None = None,
+    view: bool = True,
 ) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
     """Return the spaces that networks see and choose in, for those of an environment.
 
@@ -266,12 +265,13 @@ def find_network_spaces(
         observation_space: The environment's.
         action_space: The environment's.
         spec: As for `find_layout`.
+        view: As for `RowObservation`.
 
     Raises:
         ConfigError: Networks cannot see such observations, or choose such actions.
     """
     layout = find_layout(observation_space, spec)
-    seen = observation_space if is_row(observation_space, spec) else make_view_space(layout)
+    seen = observation_space if layout.is_row else make_view_space(layout) if view else make_row_space(layout)
     return seen, make_network_actions(read_actions(action_space, joint=spec is not None and spec.joint_actions))
 
 
@@ -327,6 +327,11 @@ class RowObservation(gymnasium.Wrapper[Any, Any, Any, Any]):
         flags = self._reader and self._reader.read(observation, info, is_over=is_over)
         row = encode_observation(self.env.observation_space, self.layout, observation, flags)
         return self.layout.view(row) if self._view else row
+
+
+def make_view(space: gymnasium.Space[Any], layout: Layout, observation: Any) -> Any:
+    """Return what networks see of an observation, for the arguments of `encode_observation`."""
+    return observation if layout.is_row else layout.view(encode_observation(space, layout, observation))
 
 
 def encode_observation(space: gymnasium.Space[Any], layout: Layout, observation: Any, mask: Any = None) -> Any:

@@ -16,13 +16,13 @@ import numpy as np
 from gymnasium import spaces
 
 from rltune.envs.actions import ActionParts
-from rltune.envs.facts import describe_space, make_space
-from rltune.envs.step_count import read_reset, read_reward, read_rewards, read_step
+from rltune.envs.facts import describe_space, make_space, read_key
+from rltune.envs.layout import Key
+from rltune.envs.step_count import FINITE, MAX_NUMBER, read_reset, read_reward, read_rewards, read_step
 from rltune.errors import ABSENT, Cause, ConfigError, GuestError, RewardError
 
 MAX_OUTPUTS = 65_536  # The most outputs of a network for one action.
 MAX_COMBINATIONS = 4096  # The most combinations of choices for an algorithm that chooses among all of them.
-FLOATS = (np.float32, np.float64)  # The types of numbers that networks take and give without a cast.
 SLACK = 1e-5  # Because of rounding, an observation may exceed a bound of its space by this share of max(1, |bound|).
 # An observation that leaves its bounds by up to this share of their distance gets a note, since training does not look
 # at bounds. What is farther away is mostly of another unit than the space, such as bytes in a space from 0 to 1.
@@ -119,7 +119,7 @@ def _check_bounds(space: Any, array: np.ndarray[Any, Any], part: str) -> str | N
     bounds = [np.broadcast_to(bound, array.shape) for bound in _find_bounds(space)]
     low, high = (bound.astype(np.float64) for bound in bounds)
     excess = np.maximum(low - array, array - high)
-    is_finite = np.isfinite(array)
+    is_finite = np.abs(array.astype(np.float64)) <= MAX_NUMBER
     with np.errstate(invalid="ignore"):  # The distance of infinite bounds is not used.
         bound = np.where(array < low, low, high)
         distance = np.where(np.isfinite(low) & np.isfinite(high), high - low, np.maximum(1.0, np.abs(bound)))
@@ -134,7 +134,7 @@ def _check_bounds(space: Any, array: np.ndarray[Any, Any], part: str) -> str | N
     place = tuple(map(int, np.argwhere(wrong)[0]))
     name = f"observation{part}{''.join(f'[{index}]' for index in place)}"
     if not is_finite[place]:
-        raise ConfigError("", ABSENT, f"{name} is {array[place]}", "finite numbers", NOT_FINITE)
+        raise ConfigError("", ABSENT, f"{name} is {array[place]}", FINITE, NOT_FINITE)
     least, greatest = (bound[place] for bound in bounds)
     is_box = isinstance(space, spaces.Box)
     outside = "which its observation_space does not allow" if is_box else f"outside of {space}"
@@ -198,47 +198,31 @@ class Without(gymnasium.ObservationWrapper[Any, Any, Any]):
         super().__init__(env)
         self._paths = [tuple(str(key).split(".")) for key in keys]
         for path in self._paths:
-            if not _has_path(env.observation_space, path):
+            leaves = (tuple(map(str, leaf)) for leaf, _ in list_leaves(env.observation_space))
+            if not any(leaf[: len(path)] == path for leaf in leaves):
                 allowed = f"leaves of {env.observation_space}"
                 raise ConfigError("", ABSENT, f"Without: there is no leaf {'.'.join(path)}", allowed, "keys: [...]")
-        self.observation_space = self._leave_out_spaces(env.observation_space, ())
+        self.observation_space = nest_spaces(self._leave_out(env.observation_space, env.observation_space))
 
     def observation(self, observation: Any) -> Any:
         """Return the observation without the leaves."""
-        return self._leave_out(self.env.observation_space, observation, ())
+        return self._leave_out(self.env.observation_space, observation)
 
-    def _keep(self, space: Any, path: tuple[str, ...]) -> list[tuple[Any, Any, tuple[str, ...]]]:
-        """List key, space and path of the parts that stay."""
+    def _leave_out(self, space: Any, value: Any, above: tuple[str, ...] = ()) -> Any:
+        """Return the parts of an observation, or of its space, that stay."""
+        if not isinstance(space, spaces.Dict | spaces.Tuple):
+            return value
         keyed = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
-        parts = [(key, part, (*path, str(key))) for key, part in keyed]
-        return [part for part in parts if part[2] not in self._paths]
-
-    def _leave_out_spaces(self, space: Any, path: tuple[str, ...]) -> Any:
-        if not isinstance(space, spaces.Dict | spaces.Tuple):
-            return space
-        kept = [(key, self._leave_out_spaces(part, place)) for key, part, place in self._keep(space, path)]
-        # Gymnasium sorts the keys of a plain dict.
-        return (
-            spaces.Dict(OrderedDict(kept))
-            if isinstance(space, spaces.Dict)
-            else spaces.Tuple([part for _, part in kept])
-        )
-
-    def _leave_out(self, space: Any, observation: Any, path: tuple[str, ...]) -> Any:
-        if not isinstance(space, spaces.Dict | spaces.Tuple):
-            return observation
-        kept = {key: self._leave_out(part, observation[key], place) for key, part, place in self._keep(space, path)}
+        parts = [(key, part, (*above, str(key))) for key, part in keyed]
+        kept = {key: self._leave_out(part, value[key], path) for key, part, path in parts if path not in self._paths}
         return kept if isinstance(space, spaces.Dict) else tuple(kept.values())
 
 
-def _has_path(space: Any, path: tuple[str, ...]) -> bool:
-    """Return whether nested Dict and Tuple spaces have a part at a path."""
-    for key in path:
-        if not isinstance(space, spaces.Dict | spaces.Tuple):
-            return False
-        keyed = dict(space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces))
-        space = next((part for name, part in keyed.items() if str(name) == key), None)
-    return space is not None
+def nest_spaces(parts: Any) -> gymnasium.Space[Any]:
+    """Make a space of nested dicts and tuples of spaces, with the keys in their order; Gymnasium would sort them."""
+    if isinstance(parts, dict):
+        return spaces.Dict(OrderedDict((key, nest_spaces(part)) for key, part in parts.items()))
+    return spaces.Tuple(map(nest_spaces, parts)) if isinstance(parts, tuple) else parts
 
 
 def read_actions(space: gymnasium.Space[Any], *, joint: bool = False, clips: bool = False) -> ActionParts:
@@ -253,11 +237,12 @@ def read_actions(space: gymnasium.Space[Any], *, joint: bool = False, clips: boo
         ConfigError: It has a part that no network chooses, none at all, too many values, or with ``joint`` both kinds.
     """
     wrapper = "a wrapper that offers others: env.wrappers=[{entry_point: 'module:Class'}]"
-    for leaf in _leaves(space):
+    for _, leaf in list_leaves(space):
         if not isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary | spaces.Box):
             allowed = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
             raise ConfigError("", ABSENT, f"the actions {space} have a part that no network chooses", allowed, wrapper)
     actions = ActionParts(describe_space(space), joint=joint, clips=clips)
+    require_names([part.path for part in actions.parts], f"the actions {space}")
     if not actions.sizes and not actions.num_numbers:
         raise ConfigError("", ABSENT, f"the actions {space} leave nothing to choose", "at least one element", wrapper)
     if joint and actions.sizes and actions.num_numbers:
@@ -280,6 +265,18 @@ def read_actions(space: gymnasium.Space[Any], *, joint: bool = False, clips: boo
         problem = f"the actions {space} need {outputs} outputs of a network"
         raise ConfigError("", ABSENT, problem, f"at most {MAX_OUTPUTS}", wrapper)
     return actions
+
+
+def require_names(paths: Sequence[Sequence[Any]], whose: str) -> None:
+    """Refuse leaves with one name, since users and exported files name a leaf by its keys with dots between them.
+
+    Raises:
+        ConfigError: Two paths have the same name.
+    """
+    names = [".".join(map(str, path)) for path in paths]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        fix = "rename one, such as by a wrapper of yours: env.wrappers=[{entry_point: 'module:Class'}]"
+        raise ConfigError("", ABSENT, f"{whose} have two leaves named {twice}", "a name for each leaf", fix)
 
 
 def has_other_choices(space: gymnasium.Space[Any]) -> bool:
@@ -322,12 +319,11 @@ class NetworkAction(gymnasium.ActionWrapper[Any, Any, Any]):
 
     Args:
         env: The environment.
-        joint: As for `read_actions`.
+        actions: Its actions.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], joint: bool = False) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], actions: ActionParts) -> None:
         super().__init__(env)
-        actions = read_actions(env.action_space, joint=joint)
         self.action_space = make_network_actions(actions)
         self._decode = actions.decode_one
 
@@ -359,13 +355,10 @@ class PlainNumbers(gymnasium.Wrapper[Any, Any, Any, Any]):
         return obs, read_reward(reward), terminated, truncated, info
 
 
-def _leaves(space: Any) -> Iterator[Any]:
-    """Yield the leaves of nested Dict and Tuple spaces."""
-    if isinstance(space, spaces.Dict):
-        for part in space.spaces.values():
-            yield from _leaves(part)
-    elif isinstance(space, spaces.Tuple):
-        for part in space.spaces:
-            yield from _leaves(part)
+def list_leaves(space: gymnasium.Space[Any], path: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ...], Any]]:
+    """Yield the path and the space of each leaf of nested Dict and Tuple spaces, in the order of the space."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        for key, part in space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces):
+            yield from list_leaves(part, (*path, read_key(key)))
     else:
-        yield space
+        yield path, space

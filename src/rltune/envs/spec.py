@@ -6,7 +6,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any, NamedTuple, cast
 
 from omegaconf import OmegaConf
@@ -108,31 +108,11 @@ class EnvSpec:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the specification as values that JSON can hold; `spec_of` reads them."""
-        plain: dict[str, Any] = {
-            "id": self.id,
-            "kwargs": dict(self.kwargs),
-            "wrappers": [dict(w) for w in self.wrappers],
-        }
-        plain |= {"normalise_observations": self.normalise_observations, "rewards": dict(self.rewards)}
-        if self.policies is not None:
-            plain["policies"] = self.policies if isinstance(self.policies, str) else dict(self.policies)
-        if self.objective:
-            plain["objective"] = dict(self.objective)
-        if self.evaluation_steps is not None:
-            plain["evaluation_steps"] = self.evaluation_steps
-        if self.restarts:
-            plain["restarts"] = self.restarts
-        if self.per_copy:
-            plain["per_copy"] = dict(self.per_copy)
-        if self.max_copies is not None:
-            plain["max_copies"] = self.max_copies
-        if self.joint_actions:
-            plain["joint_actions"] = True
-        if self.action_mask != "auto":
-            plain["action_mask"] = self.action_mask if isinstance(self.action_mask, str) else dict(self.action_mask)
-        if self.encode:
-            plain["encode"] = dict(self.encode)
-        return plain
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        plain = {name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()}
+        plain["wrappers"] = [dict(wrapper) for wrapper in self.wrappers]
+        always = ("id", "kwargs", "wrappers", "normalise_observations", "rewards")
+        return {name: value for name, value in plain.items() if name in always or (value and value != "auto")}
 
     def list_normalised(self) -> list[str]:
         """List what training normalises: ``observations``, ``rewards``, both or nothing."""

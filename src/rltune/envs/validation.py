@@ -20,10 +20,10 @@ from rltune.envs.facts import EnvFacts, select_json
 from rltune.envs.first_steps import OBJECTIVE, check_first_steps
 from rltune.envs.guest import ONE_PORT_EACH, call_guest, is_address_in_use
 from rltune.envs.inspection import check_normalising, digest_sources, find_time_limit
-from rltune.envs.layout import MASK
+from rltune.envs.layout import MASK, Layout
 from rltune.envs.masks import OFF
 from rltune.envs.objective import make_score
-from rltune.envs.observations import describe_leaf, find_layout, find_network_spaces, is_row
+from rltune.envs.observations import describe_leaf, find_layout, find_network_spaces
 from rltune.envs.pettingzoo import check_agents
 from rltune.envs.spaces import name_setting
 from rltune.envs.spec import EnvSpec, spec_of
@@ -173,13 +173,14 @@ def check_env(spec: EnvSpec) -> EnvFacts:
         check_normalising(env, spec)
         mask, notes = check_first_steps(env, spec)
         layout = find_layout(spaces[0], replace(spec, action_mask=mask.to_dict() if mask else OFF))
-        leaves = [] if is_row(spaces[0]) else [describe_leaf(leaf) for leaf in layout.leaves if leaf.kind != MASK]
+        leaves = [leaf for leaf in layout.leaves if leaf.kind != MASK]
+        seen = [] if Layout(leaves).is_row else [describe_leaf(leaf) for leaf in leaves]
         metadata, sources = select_json(env.metadata if isinstance(env.metadata, dict) else {}), digest_sources(env)
     except Exception:
         with call_guest("close"):
             close_env(env)
         raise
-    notes = [*leaves, *notes, *check_close(env)]
+    notes = [*seen, *notes, *check_close(env)]
     return EnvFacts(*spaces, find_time_limit(env), mask, metadata, notes=tuple(notes), sources=sources)
 
 
@@ -236,6 +237,14 @@ def _make_bare_env(spec: EnvSpec) -> Any:
 def _explain_failed_make(spec: EnvSpec, exception: Exception) -> NoReturn:
     import gymnasium
 
+    if _is_vector_alone(spec.id):
+        raise ConfigError(
+            "env.id",
+            spec.id,
+            "exists only as a vector environment",
+            "an environment of which single copies can be made, because evaluations and policies play single ones",
+            "gymnasium.register(..., entry_point=...), a class of gymnasium.Env, beside its vector_entry_point",
+        )
     try:
         raise exception
     except gymnasium.error.DependencyNotInstalled as error:
@@ -277,6 +286,22 @@ def _explain_failed_make(spec: EnvSpec, exception: Exception) -> NoReturn:
             "arguments that the environment takes",
             "env.kwargs={}",
         ) from None
+
+
+def _is_vector_alone(env_id: str) -> bool:
+    """Return whether Gymnasium knows an id by a vector environment alone, of which no single copy can be made."""
+    from gymnasium.envs.registration import load_env_creator, registry
+    from gymnasium.vector import VectorEnv
+
+    if (entry := registry.get(env_id.rpartition(":")[2])) is None:
+        return False
+    if entry.entry_point is None:
+        return entry.vector_entry_point is not None
+    try:
+        point = load_env_creator(entry.entry_point) if isinstance(entry.entry_point, str) else entry.entry_point
+    except Exception:  # Whatever its module raises, which is why the environment could not be made.
+        return False
+    return isinstance(point, type) and issubclass(point, VectorEnv)
 
 
 def _explain_unknown(env_id: str, reason: str) -> ConfigError:

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 if __package__ == "rltune.policies":
-    from rltune.envs.actions import ActionParts
+    from rltune.envs.actions import ActionParts, list_children
     from rltune.envs.layout import ILLEGAL, Layout, make_space, read_bound
 else:  # In a model the other files lie beside this one, and are not registered in ``sys.modules``, as this one is not.
 
@@ -34,8 +34,8 @@ else:  # In a model the other files lie beside this one, and are not registered 
         spec.loader.exec_module(module)
         return module
 
-    ActionParts = _load_beside("actions.py").ActionParts  # type: ignore[misc]
-    _layout = _load_beside("layout.py")
+    _actions, _layout = map(_load_beside, ("actions.py", "layout.py"))
+    ActionParts, list_children = _actions.ActionParts, _actions.list_children  # type: ignore[misc]
     ILLEGAL, Layout, make_space, read_bound = (  # type: ignore[misc]
         getattr(_layout, name) for name in ("ILLEGAL", "Layout", "make_space", "read_bound")
     )
@@ -70,7 +70,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
 }
 BEYOND = 4.0
 """How many widths of its range an observation may lie outside: LunarLander-v3 itself leaves its bounds by two."""
-MAX_NUMBERS = 10**8  # The most numbers of one observation or action; an image of 4k has a quarter of it.
+# The most numbers of one observation or action, since more would fill the memory; an image of 4k has a quarter of it.
+MAX_NUMBERS = 10**8
 MAX_DEPTH = 40  # How deep the lists and objects of policy.json may be nested.
 # Characters that move a terminal's cursor, set its title, or write backwards, and halves of characters.
 CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -593,8 +594,8 @@ class BundlePolicy:
         try:
             if not isinstance(spec["info"], dict) or not isinstance(spec["info"].get("env") or {}, dict):
                 raise ValueError(f"{root} is damaged: its policy.json does not say where the policy came from")
-            for key in ("observation", "action"):
-                _check_size(spec[f"{key}_space"])
+            if max(_count_numbers(spec[f"{key}_space"]) for key in ("observation", "action")) > MAX_NUMBERS:
+                raise ValueError("a space of this bundle is damaged: it has more numbers than any policy takes")
             _check_arrays(root / "weights.npz")
             graph = root / GRAPH_FILE
             with np.load(root / "weights.npz", allow_pickle=False) as arrays:
@@ -617,18 +618,18 @@ class BundlePolicy:
     @functools.cached_property
     def network(self) -> Network | GraphNetwork:
         """The network, a `Network` or a `GraphNetwork`."""
-        return self.make_network() if self.extractor else Network(self._spec, self._weights)
+        return self.make_network()
 
-    def make_network(self, extractor: nn.Module | None = None) -> Network | GraphNetwork:
-        """Make the network of a policy with an extractor: as a graph, or with an extractor that the caller has made.
+    def make_network(self) -> Network | GraphNetwork:
+        """Make the network, as a graph if it has an extractor. Subclasses may override it.
 
         Raises:
-            ValueError: The policy has no graph.
+            ValueError: It has an extractor and no graph.
         """
-        if extractor is not None:
-            return Network(self._spec, self._weights, extractor)
+        if not self.extractor:
+            return Network(self._spec, self._weights)
         if self.graph is None:
-            raise ValueError(f"the network needs {(self.extractor or {}).get('class')}, and has no ONNX graph")
+            raise ValueError(f"the network needs {self.extractor.get('class')}, and has no ONNX graph")
         return GraphNetwork(self._spec, self.graph)
 
     @property
@@ -755,7 +756,8 @@ class BundlePolicy:
     def _encode_observations(self, obs: Any, action_mask: Any) -> tuple[np.ndarray, bool]:
         if action_mask is not None and self.layout.mask is None:
             raise ValueError("this policy was trained without an action mask")
-        encoded, single = self.layout.encode_batch(obs, action_mask)
+        mask = self.layout.find_mask(obs) if action_mask is None else action_mask
+        encoded, single = self.layout.encode_batch(obs, self.actions.flatten_mask(mask))
         rows: np.ndarray = self.layout.view(encoded)
         if self.observation_filter is not None:
             # The observation normalisation clips, and so would hide infinite numbers.
@@ -785,7 +787,7 @@ class BundlePolicy:
 
     def stack(self, observations: Sequence[Any]) -> Any:
         """Stack single observations into a batch for ``act`` and ``predict``."""
-        return self.layout.stack(observations)
+        return self.layout.stack(observations, self.actions.flatten_mask)
 
     def check_range(self, obs: Any) -> None:
         """Refuse observations far outside of a Box, which probably have other units; meant for served models.
@@ -808,9 +810,10 @@ class BundlePolicy:
 
 
 def _check_range(space: dict[str, Any], array: np.ndarray, name: str) -> None:
-    low, high = (_read_bound(space, key).astype(np.float64) for key in ("low", "high"))
+    shape, dtype = tuple(space["shape"]), np.dtype(space["dtype"])
+    low, high = (read_bound(space[key], shape, dtype).astype(np.float64) for key in ("low", "high"))
     bounded = np.isfinite(low) & np.isfinite(high)
-    room = 0.0 if np.dtype(space["dtype"]).kind in "iu" else BEYOND * np.where(bounded, high - low, np.inf)
+    room = 0.0 if dtype.kind in "iu" else BEYOND * np.where(bounded, high - low, np.inf)
     outside = bounded & ((array < low - room) | (array > high + room))
     if outside.any():
         at = tuple(np.argwhere(outside)[0])
@@ -891,16 +894,6 @@ def _clean(value: Any, depth: int = 0, keeps_lines: bool = False) -> Any:
     return value
 
 
-def _check_size(space: dict[str, Any]) -> None:
-    """Refuse a space whose observations or actions no policy has: they would fill the memory.
-
-    Raises:
-        ValueError: It has too many numbers.
-    """
-    if _count_numbers(space) > MAX_NUMBERS:
-        raise ValueError("a space of this bundle is damaged: it has more numbers than any policy takes")
-
-
 def _count_numbers(space: dict[str, Any]) -> int:
     if space["type"] in ("Dict", "Tuple"):
         return sum(_count_numbers(part) for _, part in list_children(space))
@@ -911,11 +904,6 @@ def _count_numbers(space: dict[str, Any]) -> int:
     if not all(type(size) is int and size >= 0 for size in sizes):
         raise ValueError(f"a space of this bundle is damaged: its size is {str(sizes)[:80]}")
     return math.prod(sizes)
-
-
-def list_children(space: dict[str, Any]) -> list[tuple[Any, Any]]:
-    """List the keys or places of the description of a Dict or Tuple space, with what lies there."""
-    return [tuple(each) for each in space["spaces"]] if space["type"] == "Dict" else list(enumerate(space["spaces"]))
 
 
 def _check_arrays(file: Path) -> None:
@@ -946,12 +934,6 @@ def format_space(description: dict[str, Any]) -> str:
     if kind == "Box":
         return f"Box{tuple(description['shape'])}"
     return f"{kind}({description['nvec'] if kind == 'MultiDiscrete' else description.get('n', '')})"
-
-
-def _read_bound(description: dict[str, Any], key: str) -> np.ndarray:
-    """Return a bound of a Box as an array of the space's shape and dtype."""
-    bound: np.ndarray = read_bound(description[key], tuple(description["shape"]), np.dtype(description["dtype"]))
-    return bound
 
 
 def _read_filter(settings: dict[str, Any] | None, weights: dict[str, np.ndarray]) -> ObservationFilter | None:

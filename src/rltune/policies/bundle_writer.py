@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete, MultiDiscrete, Tuple
+from gymnasium.spaces import Box, Discrete
 from torch import nn
 
 from rltune.compat.rllib_internals import FORWARD_METHODS, read_part
@@ -191,14 +191,13 @@ def _describe_network(module: Any, layout: Layout) -> tuple[dict[str, Any], dict
     layers: dict[str, Any] = {}
     if type(encoder).__name__ == "TorchLSTMEncoder":
         parts |= {"encoder": encoder.tokenizer, "memory": encoder.lstm}
-    if type(own := parts["encoder"]).__name__ == "ExtractorEncoder":
-        extractor = own.spec.to_dict()
-        parts["encoder"] = own.perceptron or nn.Sequential()
-        state = own.extractor.state_dict(prefix="extractor.")
-        weights |= {name: value.detach().cpu().numpy().copy() for name, value in state.items()}
     if type(parts["encoder"]).__name__ == "RowEncoder":
-        parts |= {f"image{index}": net for index, net in enumerate(parts["encoder"].images)}
-        parts["encoder"] = parts["encoder"].perceptron
+        front, parts["encoder"] = parts["encoder"].front, parts["encoder"].perceptron or nn.Sequential()
+        if hasattr(front, "images"):
+            parts |= {f"image{index}": net for index, net in enumerate(front.images)}
+        else:
+            extractor, state = front.spec.to_dict(), front.state_dict(prefix="extractor.")
+            weights |= {name: value.detach().cpu().numpy().copy() for name, value in state.items()}
     for part, container in parts.items():
         flat = _flatten(container)
         if part.startswith("image"):
@@ -212,8 +211,11 @@ def _describe_network(module: Any, layout: Layout) -> tuple[dict[str, Any], dict
 
 def _lay_out(leaf: Leaf) -> list[Any]:
     """List the layers that make an image with its channels last of a leaf's columns."""
+    height, width, channels = leaf.image_shape
     if leaf.channels == FIRST:
-        return [nn.Unflatten(1, leaf.shape), Permute([0, 2, 3, 1])]
+        return [nn.Unflatten(1, (channels, height, width)), Permute([0, 2, 3, 1])]
+    if leaf.num_frames > 1:
+        return [nn.Unflatten(1, leaf.shape), Permute([0, 2, 3, 1, 4]), nn.Flatten(3, 4)]
     return [nn.Unflatten(1, leaf.image_shape)]
 
 
@@ -230,9 +232,8 @@ def _describe_head(kind: str, module: Any, layers: Any) -> dict[str, Any]:
     space = module.action_space
     if isinstance(space, Discrete):
         return (HEADS[kind] if HEADS[kind].is_discrete else CategoricalHead).describe(module, layers)
-    choices = [part for part in (space if isinstance(space, Tuple) else [space]) if isinstance(part, MultiDiscrete)]
-    if choices and kind == GaussianHead.kind:
-        return PartsHead.describe(module, layers, [size for part in choices for size in part.nvec.tolist()])
+    if (sizes := ActionParts(describe_space(space)).sizes) and kind == GaussianHead.kind:
+        return PartsHead.describe(module, layers, sizes)
     if not isinstance(space, Box) or np.issubdtype(space.dtype, np.integer):
         raise ValueError(f"a bundle cannot express the action space {space}")
     return HEADS[kind].describe(module, layers)

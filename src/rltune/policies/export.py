@@ -12,6 +12,7 @@ import importlib.util
 import io
 import json
 import logging
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,10 +25,11 @@ import torch
 from torch import nn
 
 from rltune.config.capabilities import list_algos
-from rltune.envs.layout import MASK, ONE_HOT, VECTOR, WHOLE, Leaf, nest
-from rltune.envs.observations import list_leaves
+from rltune.envs.actions import NUMBERS, ActionPart
+from rltune.envs.layout import MASK, ONE_HOT, VECTOR, WHOLE, Leaf, join_flags, nest
+from rltune.envs.spaces import list_leaves
 from rltune.errors import PolicyError, choices, describe_exception
-from rltune.policies.bundle_reader import BundlePolicy, GraphNetwork
+from rltune.policies.bundle_reader import BundlePolicy, GraphNetwork, open_graph
 from rltune.policies.policy import MultiAgentPolicy, load_policy, require_single_agent
 from rltune.policies.uri import TRUST
 
@@ -73,53 +75,33 @@ class Graph(nn.Module):
 
     def forward(self, *leaves: torch.Tensor) -> Any:
         """Compute deterministic actions as ``BundlePolicy.act`` does, with tensors instead of arrays."""
-        if self.network.memory_size:
-            *leaves, state = leaves  # type: ignore[assignment]
-            out, after = self.network.step(self._make_rows(leaves), state)
-            return self._add_distribution(out, *self._choose_actions(out), after)
-        out = self.network(self._make_rows(leaves))
-        return self._add_distribution(out, *self._choose_actions(out))
-
-    def _add_distribution(self, out: torch.Tensor, *outputs: torch.Tensor) -> Any:
+        count, head = len(self.layout.leaves), self.network.head
+        rows = self._make_rows(leaves[:count])
+        out, after = self.network.step(rows, leaves[count]) if self.network.memory_size else (self.network(rows), None)
+        outputs = [*self.actions.decode_parts(head.choose_best(out)), *([] if after is None else [after])]
         if self._with_distribution:
-            outputs = (*outputs, self.network.head.parametrize(out))
-        return outputs if len(outputs) > 1 else outputs[0]
-
-    def _choose_actions(self, out: torch.Tensor) -> list[torch.Tensor]:
-        return self.actions.decode_parts(self.network.head.choose_best(out))
+            outputs.append(head.parametrize(out))
+        return tuple(outputs) if len(outputs) > 1 else outputs[0]
 
     def _make_rows(self, leaves: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the view of rows, with its vectors normalised."""
-        parts = {}
+        parts: dict[int, torch.Tensor] = {}
         for leaf, values in zip(self.layout.leaves, leaves, strict=True):
             flat = values.reshape(values.shape[0], -1)
             if leaf.kind == MASK:
-                flat = _join_flags(flat != 0, leaf.sizes)
+                flat = join_flags(flat != 0, leaf.sizes)
             elif leaf.sizes:
                 index = flat.to(torch.int64) - torch.tensor(leaf.starts)
                 flags = [nn.functional.one_hot(index[:, i], size) for i, size in enumerate(leaf.sizes)]
                 flat = torch.cat(flags, dim=1)
-            parts[self.layout.columns(leaf).start] = flat, leaf
-        rows = []
-        for _, (flat, leaf) in sorted(parts.items()):
-            if leaf.kind == VECTOR and self.filter:
-                first = leaf.begin
-                flat = self._normalise(flat, slice(first, first + leaf.size))
-            rows.append(flat.to(torch.float32))
-        return torch.cat(rows, dim=1) if len(rows) > 1 else rows[0]
-
-    def _normalise(self, flat: torch.Tensor, columns: slice) -> torch.Tensor:
-        normalise = self.filter._replace(mean=self.filter.mean[columns], scale=self.filter.scale[columns])
-        normalised: torch.Tensor = normalise.apply(flat)
-        return normalised
-
-
-def _join_flags(flags: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
-    """Do what `rltune.envs.layout.join_flags` does, with tensors; without sizes return the flags as they are."""
-    first, *others = torch.split(flags, list(sizes), dim=1) if sizes else [flags]
-    for part in others:
-        first = (first.unsqueeze(2) & part.unsqueeze(1)).flatten(1)
-    return first
+            parts[self.layout.columns(leaf).start] = flat
+        if self.layout.is_vector:  # Its numbers keep their type, in which the filter computes.
+            return (self.filter.apply(parts[0]) if self.filter else parts[0]).to(torch.float32)
+        rows = torch.cat([parts[begin].to(torch.float32) for begin in sorted(parts)], dim=1)
+        if self.filter:
+            begin, end = self.layout.vector_columns.start, self.layout.vector_columns.stop
+            rows = torch.cat([rows[:, :begin], self.filter.apply(rows[:, begin:end]), rows[:, end:]], dim=1)
+        return rows.to(torch.float32)
 
 
 def _to_tensors(values: Any) -> Any:
@@ -170,7 +152,7 @@ def export_policy(
         num_leaves = len(policy.actions.parts)
         pairs = list(zip(own, exported, strict=False))  # A program of torch.export has no distribution.
         parts = zip(policy.actions.parts, pairs[:num_leaves], strict=True)
-        difference = max(_measure_difference(*pair, format, part.is_rounded) for part, pair in parts)
+        difference = max(_measure_difference(*pair, format, part) for part, pair in parts)
         if not all(np.allclose(*pair, rtol=10 * TOLERANCE, atol=10 * TOLERANCE) for pair in pairs[num_leaves:]):
             raise PolicyError(
                 ": the parameters of the exported distribution differ from the policy's own",
@@ -213,7 +195,9 @@ def find_missing_packages(format: str) -> list[str]:
     return [name for name in FORMATS[format] if importlib.util.find_spec(name) is None]
 
 
-def write_onnx(graph: nn.Module, inputs: Mapping[str, torch.Tensor], outputs: Sequence[str], path: Path) -> None:
+def write_onnx(
+    graph: nn.Module, inputs: Mapping[str, torch.Tensor], outputs: Sequence[str], path: Path, about: str = ""
+) -> None:
     """Write a torch graph as ONNX, for any number of rows.
 
     Args:
@@ -221,16 +205,26 @@ def write_onnx(graph: nn.Module, inputs: Mapping[str, torch.Tensor], outputs: Se
         inputs: Two rows of each input, by its name: the exporter would take a single one for a fixed number.
         outputs: The names of the outputs.
         path: The file.
+        about: What the file says about the graph, under the key ``rltune``.
     """
     with _silence_exporters():
-        shapes = tuple({0: torch.export.Dim("batch")} for _ in inputs)
-        program = torch.export.export(graph, tuple(inputs.values()), dynamic_shapes=shapes)
         exported: Any = torch.onnx.export(
-            program, dynamo=True, verbose=False, input_names=list(inputs), output_names=list(outputs)
+            _trace(graph, inputs), dynamo=True, verbose=False, input_names=list(inputs), output_names=list(outputs)
         )
         for node in exported.model.graph.all_nodes():  # Each has a stack trace, with the paths of this machine.
             node.metadata_props.clear()
+        if about:
+            exported.model.metadata_props["rltune"] = about
         exported.save(str(path), external_data=False)
+
+
+def _trace(graph: nn.Module, inputs: Mapping[str, torch.Tensor]) -> torch.export.ExportedProgram:
+    """Trace a torch graph as a program for any number of rows."""
+    shapes: Any = torch.export.ShapesCollection()  # type: ignore[no-untyped-call]
+    rows = torch.export.Dim("batch")
+    for values in inputs.values():
+        shapes[values] = {0: rows}
+    return torch.export.export(graph, tuple(inputs.values()), dynamic_shapes=shapes)
 
 
 BESIDE = ("", "action_mask")
@@ -272,31 +266,24 @@ def _write(policy: BundlePolicy, observations: Leaves, path: Path, format: str) 
     """Write the exported file, load it again, and return the loaded policy as a function."""
     with_distribution = format == "onnx" and policy.has_distribution
     graph = Graph(policy, with_distribution).eval()
-    example = [torch.from_numpy(leaf[:2]) for leaf in observations.values()]
-    inputs, outputs = name_inputs(policy.layout.leaves), name_outputs(policy)
+    leaves = [torch.from_numpy(leaf[:2]) for leaf in observations.values()]
+    inputs, outputs = dict(zip(name_inputs(policy.layout.leaves), leaves, strict=True)), name_outputs(policy)
     if policy.memory_size:
-        example.append(torch.zeros(2, policy.memory_size))
-        inputs, outputs = [*inputs, "state"], [*outputs, "next_state"]
+        inputs["state"] = torch.zeros(2, policy.memory_size)
+        outputs.append("next_state")
     if with_distribution:
         outputs.append(DISTRIBUTION)
     about = json.dumps(
         {"info": policy.info, "spaces": policy.spaces, "head": policy.head, "acting": policy.acting}
         | {"sizes": policy.actions.sizes}
     )
-    with _silence_exporters():
-        batch = torch.export.Dim("batch")
-        shapes = (tuple({0: batch} for _ in example),)  # The graph takes any number of tensors.
-        program = torch.export.export(graph, tuple(example), dynamic_shapes=shapes)
-        if format == "torch":
-            torch.export.save(program, path, extra_files={"rltune.json": about})
+    if format == "torch":
+        with _silence_exporters():
+            torch.export.save(_trace(graph, inputs), path, extra_files={"rltune.json": about})
             loaded = torch.export.load(path).module()
-            return lambda leaves, state: _split(policy, loaded(*map(torch.from_numpy, _list_arrays(leaves, state))))
-        exported: Any = torch.onnx.export(program, dynamo=True, verbose=False, input_names=inputs, output_names=outputs)
-        exported.model.metadata_props["rltune"] = about
-        exported.save(str(path), external_data=False)
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        return lambda leaves, state: _split(policy, loaded(*map(torch.from_numpy, _list_arrays(leaves, state))))
+    write_onnx(graph, inputs, outputs, path, about)
+    session = open_graph(path.read_bytes())
     return lambda leaves, state: _split(
         policy, session.run(outputs, dict(zip(inputs, _list_arrays(leaves, state), strict=True)))
     )
@@ -379,30 +366,32 @@ def _draw_leaf(policy: BundlePolicy, leaf: Leaf, space: Any, rng: np.random.Gene
     return np.asarray(np.where(small, even, 2 * spread), dtype=dtype)
 
 
-def _measure_difference(expected: np.ndarray, exported: np.ndarray, format: str, is_rounded: bool) -> float:
+def _measure_difference(expected: np.ndarray, exported: np.ndarray, format: str, part: ActionPart) -> float:
     """Compare the exported policy's actions with the original's, and return the largest difference.
 
     Args:
         expected: A part of the original's actions.
         exported: The same of the exported policy's.
         format: The format, for the error.
-        is_rounded: Whether it is rounded to whole numbers, of which the next one may be the nearest by chance.
+        part: What it is. A number is compared in the unit of the network's outputs, which is half of the range to which
+            they are scaled. If it is rounded to whole numbers, the next one may be the nearest by chance.
 
     Raises:
         PolicyError: It is too great.
     """
     same_form = expected.shape == exported.shape
-    gap = float(np.abs(expected.astype(np.float64) - exported.astype(np.float64)).max()) if same_form else float("inf")
-    discrete = expected.dtype.kind != "f"
-    allowed = TOLERANCE if discrete else max(TOLERANCE, float(np.finfo(expected.dtype).eps))
-    if is_rounded:
-        is_close = same_form and np.allclose(expected, exported, rtol=allowed, atol=1.0)
-    else:
-        is_close = gap == 0 if discrete else np.allclose(expected, exported, rtol=allowed, atol=allowed)
-    if not is_close:
+    difference = np.abs(expected.astype(np.float64) - exported.astype(np.float64)) if same_form else np.array(np.inf)
+    is_float = expected.dtype.kind == "f"
+    allowed = max(TOLERANCE, float(np.finfo(expected.dtype).eps)) if is_float else TOLERANCE
+    limit: Any = 0.0
+    if part.kind == NUMBERS:
+        unit = 1.0 if part.half is None else np.maximum(1.0, part.half).reshape(part.shape)
+        limit = allowed * (np.abs(expected.astype(np.float64)) + unit) + (1.0 if part.is_rounded else 0.0)
+    gap = float(difference.max(initial=0.0))
+    if not (difference <= limit).all():
         raise PolicyError(
             f": the exported policy's actions differ from the policy's own by up to {gap:.3g}",
-            "equal actions" if discrete else f"a difference of at most {allowed:g}",
+            f"a difference of at most {allowed:g}" if is_float else "equal actions",
             "nothing was written; use rltune.load_policy instead",
             key="format",
             value=format,
@@ -412,5 +401,6 @@ def _measure_difference(expected: np.ndarray, exported: np.ndarray, format: str,
 
 def default_export_name(policy: BundlePolicy | MultiAgentPolicy, format: str) -> str:
     """Return the default file name of an export, such as ``cartpole-v1-ppo.onnx``."""
-    env = str((policy.info.get("env") or {}).get("id", "policy")).rpartition("/")[2]
+    # Before a colon, scp would expect the name of a machine.
+    env = re.split("[/:]", str((policy.info.get("env") or {}).get("id", "policy")))[-1]
     return f"{env}-{policy.info.get('algo', 'policy')}{SUFFIXES[format]}".lower()

@@ -15,7 +15,6 @@ import copy
 import inspect
 import tempfile
 import warnings
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -29,7 +28,7 @@ from rltune.envs.child import acquire_child
 from rltune.envs.facts import describe_space, make_space
 from rltune.envs.guest import call_guest, import_guest
 from rltune.envs.layout import IMAGE, LAST, MASK, NONE, ONE_HOT, VECTOR, Layout, Leaf, nest
-from rltune.envs.observations import list_leaves
+from rltune.envs.spaces import list_leaves, nest_spaces
 from rltune.errors import ConfigError, GuestError, PolicyError, describe_exception, nearest
 from rltune.policies.bundle_reader import GRAPH_FILE, open_graph
 
@@ -84,34 +83,18 @@ def split_rows(layout: Layout, rows: Tensor) -> Any:
         layout: Which columns are which part of an observation.
         rows: Rows of bytes [rows, width], or the views of rows as vectors [rows, columns]; see `Layout`.
     """
-    return nest({leaf.path: _restore(leaf, _read_columns(layout, rows, leaf)) for leaf in _list_seen(layout)})
-
-
-def _read_columns(layout: Layout, rows: Tensor, leaf: Leaf) -> Tensor:
-    """Return the columns [rows, size] of a leaf as float32."""
-    if rows.dtype != torch.uint8:
-        return rows[:, layout.columns(leaf)]
-    if leaf.is_bytes:
-        return rows[:, leaf.begin : leaf.begin + leaf.size].to(torch.float32)
-    numbers = rows[:, layout.numbers_begin :].contiguous().view(torch.float32)
-    return numbers[:, leaf.begin : leaf.begin + leaf.size]
+    seen = layout.view(rows)
+    return nest({leaf.path: _restore(leaf, seen[:, layout.columns(leaf)]) for leaf in _list_seen(layout)})
 
 
 def present_space(space: spaces.Space[Any], layout: Layout) -> spaces.Space[Any]:
     """Return an environment's observation space as an extractor is made with it, which fits what `split_rows` gives."""
     parts = dict(list_leaves(space))
-    return _make_space(nest({leaf.path: _present(leaf, parts[leaf.path]) for leaf in _list_seen(layout)}))
+    return nest_spaces(nest({leaf.path: _present(leaf, parts[leaf.path]) for leaf in _list_seen(layout)}))
 
 
 def _list_seen(layout: Layout) -> Iterator[Leaf]:
     return (leaf for leaf in layout.leaves if leaf.kind != MASK)
-
-
-def _make_space(parts: Any) -> spaces.Space[Any]:
-    """Make a space of dicts and tuples of spaces."""
-    if isinstance(parts, dict):
-        return spaces.Dict(OrderedDict((key, _make_space(part)) for key, part in parts.items()))
-    return spaces.Tuple(map(_make_space, parts)) if isinstance(parts, tuple) else parts
 
 
 def _restore(leaf: Leaf, columns: Tensor) -> Tensor:
@@ -122,15 +105,20 @@ def _restore(leaf: Leaf, columns: Tensor) -> Tensor:
     if leaf.kind != IMAGE:
         return part
     part = part / leaf.scale
-    return part.unsqueeze(1) if leaf.channels == NONE else part.permute(0, 3, 1, 2) if leaf.channels == LAST else part
+    if leaf.channels == NONE:
+        return part.unsqueeze(1)
+    first = part.movedim(-1, -3) if leaf.channels == LAST else part
+    return first.flatten(1, 2) if leaf.num_frames > 1 else first
 
 
 def _present(leaf: Leaf, space: Any) -> Any:
     """Return the space of a leaf as Stable-Baselines3 would show it to an extractor."""
     if leaf.kind == IMAGE and leaf.channels == NONE:
         return spaces.Box(space.low[None], space.high[None], dtype=space.dtype)
-    if leaf.kind == IMAGE and leaf.channels == LAST:
-        low, high = (np.moveaxis(bound, -1, 0) for bound in (space.low, space.high))
+    if leaf.kind == IMAGE:
+        last, (height, width, channels) = leaf.channels == LAST, leaf.image_shape
+        bounds = (np.moveaxis(bound, -1, -3) if last else bound for bound in (space.low, space.high))
+        low, high = (bound.reshape(channels, height, width) for bound in bounds)
         return spaces.Box(low, high, dtype=space.dtype)
     if leaf.kind == ONE_HOT and isinstance(space, spaces.Box):
         return spaces.MultiDiscrete(list(leaf.sizes), start=list(leaf.starts))
@@ -150,13 +138,14 @@ class FeatureExtractor(nn.Module):
         layout: Which columns of a row are which part of an observation.
 
     Attributes:
+        spec: The class and its arguments.
         module: The extractor itself.
         num_features: The size of its output.
     """
 
     def __init__(self, spec: ExtractorSpec, space: spaces.Space[Any], layout: Layout) -> None:
         super().__init__()
-        self._layout = layout
+        self.spec, self._layout = spec, layout
         self.module = _make_module(spec, present_space(space, layout))
         self.num_features = _read_size(spec, self.module)
         if any(map(nn.parameter.is_lazy, self.module.parameters())):  # The first batch gives them their sizes.
@@ -291,6 +280,7 @@ def check_extractor(spec: ExtractorSpec, space: spaces.Space[Any], layout: Layou
     encoder, twin = FeatureExtractor(spec, space, layout).eval(), FeatureExtractor(spec, space, layout).eval()
     _check_parameters(spec, encoder.module)
     rows = torch.from_numpy(draw_views(space, layout, 3))
+    untouched = rows.clone()
 
     def compute(module: nn.Module, batch: Tensor) -> Tensor:
         with torch.no_grad(), call_guest(f"forward of {spec.target}"):
@@ -309,6 +299,9 @@ def check_extractor(spec: ExtractorSpec, space: spaces.Space[Any], layout: Layou
         if not torch.allclose(out, expected, equal_nan=True, **TOLERANCE):
             raise ConfigError(KEY, spec.target, problem, "what follows from each observation and its weights", fix)
 
+    if not torch.equal(rows, untouched):
+        problem, own = "changes the observations that it is given", "x = x.clone() before what changes x"
+        raise ConfigError(KEY, spec.target, problem, "features of observations that stay as they are", own)
     require_same(compute(encoder, rows), features, "returns other features for equal observations", "keep no state")
     alone = "normalise by nn.LayerNorm, and leave other rows of the batch alone"
     require_same(compute(encoder, rows[:1]), features[:1], "mixes the observations of a batch", alone)
@@ -318,7 +311,7 @@ def check_extractor(spec: ExtractorSpec, space: spaces.Space[Any], layout: Layou
     require_same(again, features, stateful, "keep nothing from one call for the next")
     _load_state(spec, twin.module, encoder.module)
     problem = "keeps numbers outside of its state dict, so that a loaded policy would act differently"
-    fix = "self.register_buffer(...) for a tensor of random numbers"
+    fix = "self.register_buffer(...) for a tensor of random numbers, nn.ModuleList(...) for a list of layers"
     require_same(compute(twin, rows), features, problem, fix)
     return _export_once(spec, encoder, space, layout) if export else []
 
@@ -393,7 +386,7 @@ def _draw_many(space: spaces.Space[Any], layout: Layout) -> Tensor:
 
 def _export_once(spec: ExtractorSpec, encoder: FeatureExtractor, space: spaces.Space[Any], layout: Layout) -> list[str]:
     """Export an untrained extractor to ONNX, compare it on 1, 2 and many rows, and return a note if that fails."""
-    from rltune.policies.export import find_missing_packages, write_onnx
+    from rltune.policies.export import find_missing_packages
 
     loss = (
         f"its policies then act only where {spec.module} can be imported and, if somebody else trained them, with "
@@ -403,10 +396,8 @@ def _export_once(spec: ExtractorSpec, encoder: FeatureExtractor, space: spaces.S
         return [f"{KEY}={spec.target} is not exported to ONNX without {', '.join(missing)} (rltune[export]): {loss}"]
     rows = _draw_many(space, layout)
     try:
-        with tempfile.TemporaryDirectory() as folder, torch.no_grad(), call_guest(f"export of {spec.target} to ONNX"):
-            path = Path(folder) / "extractor.onnx"
-            write_onnx(encoder, {"rows": rows[:2]}, ["features"], path)
-            _compare(encoder, path, {"rows": rows})
+        with tempfile.TemporaryDirectory() as folder, call_guest(f"export of {spec.target} to ONNX"):
+            _export(encoder, {"rows": rows}, ["features"], Path(folder) / "extractor.onnx")
     except GuestError as fault:
         cause = fault.__cause__
         why = describe_exception(cause)[:200] if isinstance(cause, Exception) else fault.problem
@@ -444,7 +435,6 @@ def write_graph(folder: str, progress: Any = None) -> bool:
     Raises:
         PolicyError: ONNX cannot express the network.
     """
-    from rltune.policies.export import write_onnx
     from rltune.policies.policy import load_policy
 
     policy: Any = load_policy(folder, trust=True)
@@ -454,9 +444,7 @@ def write_graph(folder: str, progress: Any = None) -> bool:
     memory = {"memory": torch.randn(len(rows), policy.memory_size)} if policy.memory_size else {}
     inputs, outputs = {"rows": rows, **memory}, ["outputs", *(["next_memory"] if memory else [])]
     try:
-        with torch.no_grad():
-            write_onnx(graph, {name: values[:2] for name, values in inputs.items()}, outputs, draft)
-            _compare(graph, draft, inputs)
+        _export(graph, inputs, outputs, draft)
     except Exception as error:  # torch's exporters raise exceptions of any type.
         draft.unlink(missing_ok=True)
         allowed, fix = (
@@ -468,12 +456,16 @@ def write_graph(folder: str, progress: Any = None) -> bool:
     return True
 
 
-def _compare(module: nn.Module, path: Path, inputs: Mapping[str, Tensor]) -> None:
-    """Compare a graph with its torch module on 1, 2 and all of the given rows.
+@torch.no_grad()
+def _export(module: nn.Module, inputs: Mapping[str, Tensor], outputs: Sequence[str], path: Path) -> None:
+    """Write a module as an ONNX graph, and compare the graph with it on 1, 2 and all of the given rows.
 
     Raises:
         ValueError: They differ.
     """
+    from rltune.policies.export import write_onnx
+
+    write_onnx(module, {name: values[:2] for name, values in inputs.items()}, outputs, path)
     graph = open_graph(path.read_bytes())
     for count in (1, 2, len(next(iter(inputs.values())))):
         batch = {name: values[:count] for name, values in inputs.items()}

@@ -37,15 +37,13 @@ from rltune.policies.uri import (
 class Policy(bundle_reader.BundlePolicy):
     """A trained policy that can build its training environment, and whose errors say what is allowed and what to do."""
 
-    def make_network(
-        self, extractor: torch.nn.Module | None = None
-    ) -> bundle_reader.Network | bundle_reader.GraphNetwork:
-        """Make the network of a policy with an extractor: by its class if its author is trusted, else as a graph.
+    def make_network(self) -> bundle_reader.Network | bundle_reader.GraphNetwork:
+        """Make the network, of a policy with an extractor by its class if its author is trusted, else as a graph.
 
         Raises:
             PolicyError: The class may not be imported, or cannot be, and there is no graph.
         """
-        if self.graph is not None and not self.is_trusted():
+        if not self.extractor or (self.graph is not None and not self.is_trusted()):
             return super().make_network()
         from rltune.policies.extractors import ExtractorSpec, FeatureExtractor
 
@@ -53,7 +51,7 @@ class Policy(bundle_reader.BundlePolicy):
         require_own_code(spec.module, self, f"encoder {spec.target}")
         try:
             extractor = FeatureExtractor(spec, self.observation_space, self.layout)
-            return super().make_network(extractor)
+            return bundle_reader.Network(self._spec, self._weights, extractor)
         except Exception as error:  # The class may be another one than in the training.
             what = error.what if isinstance(error, RltuneError) else describe_exception(error)
             raise PolicyError(

@@ -59,6 +59,7 @@ def test_what_the_machine_code_depends_on_has_a_folder_of_its_own(
         (compiler.metadata, "version", lambda name: "1"),
         (compiler.binding, "get_host_cpu_name", lambda: "another"),
         (compiler.sys, "version", "3.99"),
+        (compiler, "ILLEGAL", -1.0),
         (compiler, "__file__", str(tmp_path / "engine" / "kernels" / "compiler.py")),
     ):
         with monkeypatch.context() as changed:
@@ -68,7 +69,7 @@ def test_what_the_machine_code_depends_on_has_a_folder_of_its_own(
     find_cache.cache_clear()
     folders.append(find_cache())
     find_cache.cache_clear()
-    assert len(set(folders)) == 5
+    assert len(set(folders)) == 6
     assert {folder.parent for folder in folders if folder} == {tmp_path / "rltune"}
 
 

@@ -14,12 +14,11 @@ from rltune.engine.off_policy.dqn import DQNUpdate
 from tests.engine.dqn_learner import (
     ACTIONS,
     INPUTS,
-    LAYOUT,
-    MASKED_LAYOUT,
     ROWS,
     add_flags,
     make_config,
     make_learner,
+    make_update,
     our_rows,
     random_columns,
 )
@@ -33,16 +32,16 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-def make_update(case: str, masked: bool = False) -> tuple[DQNUpdate, Any]:
+def make_case(case: str, masked: bool = False) -> tuple[DQNUpdate, Any]:
     model, settings = CASES[case]
     config = make_config(model, masked, grad_clip=None, **settings)
     learner = make_learner(config)
-    return DQNUpdate(learner, config, MASKED_LAYOUT if masked else LAYOUT), learner.module["default_policy"]
+    return make_update(learner, config), learner.module["default_policy"]
 
 
 def differentiate(case: str, columns: dict[str, Any], dtype: torch.dtype, masked: bool) -> dict[str, np.ndarray]:
     """Return the gradient of each parameter by autograd, computed in a precision."""
-    update, module = make_update(case, masked)
+    update, module = make_case(case, masked)
     module.to(dtype)
     rows, importance = (torch.from_numpy(x).to(dtype) for x in (our_rows(columns, 1), columns["weights"]))
     obs, after, action, rewards, discounts = update.layout.views(rows)
@@ -63,7 +62,7 @@ def test_the_gradient_is_as_exact_as_torchs(case: str, masked: bool, seed: int) 
     columns = random_columns(1, seed)
     columns = add_flags(columns, seed) if masked else columns
     exact, single = (differentiate(case, columns, dtype, masked) for dtype in (torch.float64, torch.float32))
-    update, module = make_update(case, masked)
+    update, module = make_case(case, masked)
     assert type(update.online) is CompiledValues
     params = {name: p for name, p in module.named_parameters() if id(p) in update.flat.grad_of}
     update.step(our_rows(columns, 1), columns["weights"])
@@ -85,7 +84,7 @@ def test_the_gradient_is_as_exact_as_torchs(case: str, masked: bool, seed: int) 
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_not_finite_is_seen(case: str, bad: float, column: str) -> None:
     """In the weights or in the statistics, of which either ends a trial as diverged."""
-    update, _ = make_update(case)
+    update, _ = make_case(case)
     columns = random_columns(1, 0)
     columns["terminateds"][3] = False
     columns[column][3] = bad
@@ -102,7 +101,7 @@ def test_what_is_not_finite_is_seen(case: str, bad: float, column: str) -> None:
 @pytest.mark.parametrize("of", ["online", "target"])
 @pytest.mark.parametrize("case", CASES)
 def test_a_weight_that_is_not_finite_is_seen(case: str, of: str, bad: float) -> None:
-    update, _ = make_update(case)
+    update, _ = make_case(case)
     network = getattr(update, of)
     network.data[network.network.advantage[-1, 1]] = bad  # A bias of the last layer.
     columns = random_columns(1, 0)
@@ -137,7 +136,7 @@ def test_actions_are_valid_ones_whatever_the_weights() -> None:
 def test_a_mask_of_ones_updates_bit_for_bit_as_none(compiled: bool) -> None:
     columns, weights = random_columns(1, 3), []
     for masked in (False, True):
-        update, module = make_update("double, dueling, huber", masked)
+        update, module = make_case("double, dueling, huber", masked)
         if not compiled:
             update.online, update.target = (make_action_values(module, target=t, compiled=False) for t in (False, True))
         with torch.no_grad():
@@ -147,9 +146,12 @@ def test_a_mask_of_ones_updates_bit_for_bit_as_none(compiled: bool) -> None:
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-@pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
-def test_only_legal_actions_are_chosen(epsilon: float, compiled: bool) -> None:
-    _, module = make_update("double, dueling, huber", masked=True)
+@pytest.mark.parametrize(("epsilon", "value"), [(0.0, 0.0), (0.3, 0.0), (1.0, 0.0), (0.0, -1e12)])
+def test_only_legal_actions_are_chosen(epsilon: float, value: float, compiled: bool) -> None:
+    _, module = make_case("double, dueling, huber", masked=True)
+    with torch.no_grad():
+        for head in (module.af, module.vf):  # The values of legal actions, which may be lower than any in use.
+            list(head.parameters())[-1].add_(value)
     network = make_action_values(module, compiled=compiled)
     rng = np.random.default_rng(0)
     for _ in range(50):

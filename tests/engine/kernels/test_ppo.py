@@ -160,12 +160,12 @@ def test_outputs_for_illegal_actions_have_no_gradient_and_no_chance(space: str, 
     with torch.no_grad():
         dist = torch.from_numpy(network.dist_inputs(columns["obs"].numpy()))[:, :count]
     assert illegal.any()
-    assert (dist[illegal] == -1e9).all()
+    assert (dist[illegal] == ILLEGAL).all()
     assert (dist[~illegal].abs() < 100).all()
     # In all rows the same is illegal: its weights in the policy's last layer stay as they are.
     layer, columns = module.pi.net.mlp[-1], add_flags(space, random_batch(space), ones=True)
     columns["obs"][:, INPUTS + 1] = 0.0
-    columns["action_dist_inputs"][:, 1] = -1e9
+    columns["action_dist_inputs"][:, 1] = ILLEGAL
     columns["actions"].reshape(len(illegal), -1)[:, 0] = 0
     before = layer.weight.detach().clone()
     with torch.no_grad():

@@ -11,7 +11,6 @@ from torch import nn
 
 from rltune.engine.networks.flat_parameters import FlatParameters
 from rltune.engine.networks.optimizers import FlatOptimizer, clip_gradients, make_flat_optimizer
-from rltune.engine.off_policy.dqn import DQNUpdate
 from rltune.engine.off_policy.sac import SACUpdate
 from rltune.engine.off_policy.transitions import RowLayout
 from rltune.engine.on_policy.ppo import PPOUpdate
@@ -28,7 +27,7 @@ def ppo_updated(config: Any, learner_config: Any) -> Any:
 
 def dqn_updated(config: Any, learner_config: Any) -> Any:
     learner, columns = dqn.make_learner(learner_config), dqn.random_columns(1, 0)
-    DQNUpdate(learner, config, dqn.LAYOUT).step(dqn.our_rows(columns, 1), columns["weights"])
+    dqn.make_update(learner, config).step(dqn.our_rows(columns, 1), columns["weights"])
     return learner
 
 

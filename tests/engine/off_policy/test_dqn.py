@@ -10,14 +10,12 @@ import torch
 from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 
 from rltune.engine import build_algorithm
-from rltune.engine.off_policy.dqn import DQNUpdate
 from tests.engine.dqn_learner import (
-    LAYOUT,
-    MASKED_LAYOUT,
     ROWS,
     add_flags,
     make_config,
     make_learner,
+    make_update,
     our_rows,
     random_columns,
 )
@@ -51,7 +49,7 @@ def test_weights_targets_and_statistics_equal_rllibs_learner(case: str) -> None:
     n_step = training.get("n_step", 1)
     theirs, ours = make_learner(config), make_learner(config)
     masked = "masked" in training
-    update = DQNUpdate(ours, config, MASKED_LAYOUT if masked else LAYOUT)
+    update = make_update(ours, config)
     updated_at, within, below = 0, [], []
     for index in range(BATCHES):
         clock, columns = 10 * index, random_columns(n_step, index)  # targets are updated at every second batch

@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
+from rltune.envs.layout import ILLEGAL
+
 numba: Any = None
 reason = ""
 try:
@@ -42,11 +44,11 @@ def find_cache() -> Path | None:
     without a lock, never holds the code of two kinds of CPU.
     """
     kernels = Path(__file__).parent
-    # The kernels also depend on ppo_loss.py, which defines the fields of a batch.
+    # The kernels also depend on ppo_loss.py, which defines the fields of a batch, and have this constant in them.
     sources = [*sorted(kernels.glob("*.py")), kernels.parent / "on_policy" / "ppo_loss.py"]
     parts: list[Any] = [path.read_bytes() for path in sources]
     parts += [metadata.version(name) for name in ("numba", "numpy", "ray")]
-    parts += [__file__, sys.version, binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()]
+    parts += [ILLEGAL, __file__, sys.version, binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()]
     name = f"kernels-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}"
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     for parent in (Path(home) / "rltune", Path(tempfile.gettempdir()) / f"rltune-{os.getuid()}"):

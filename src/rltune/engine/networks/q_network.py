@@ -50,7 +50,7 @@ class AutogradValues:
 
     def __init__(self, module: Any, target: bool) -> None:
         self._compute = module.forward_target if target else module.compute_q_values
-        self._read_flags = getattr(module, "read_flags", None)  # Modules of masked environments have it.
+        self._split = getattr(module, "split", None)  # Modules of masked environments have it.
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return action values [rows, actions]."""
@@ -62,7 +62,7 @@ class AutogradValues:
         rows = torch.from_numpy(obs)
         values = self.forward(rows)
         actions: Array = values.argmax(1).numpy()
-        flags = torch.empty(len(obs), 0) if self._read_flags is None else self._read_flags({"obs": rows}).float()
+        flags = torch.empty(len(obs), 0) if self._split is None else self._split({"obs": rows})[1].float()
         explore(actions, draws, epsilon, values.shape[1], flags.numpy())
         return actions
 

@@ -232,8 +232,8 @@ class OffPolicy(FastAlgorithm):
         with torch.no_grad():
             while taken < steps:
                 # The rows are copied into the memory at once, because the stepper reuses them.
-                steps_of_all, count = stepper.step(clock + taken)
-                self.replay.add(steps_of_all)
+                rows, count = stepper.step(clock + taken)
+                self.replay.add(stepper.join_frames(rows))
                 taken += count
         self.count(taken, stepper.take_episodes() if stepper.episodes else [])
 

@@ -281,14 +281,15 @@ class Stepper:
         else:
             self.normaliser(raw, out)
 
-    def step(self, clock: int) -> tuple[Steps, int]:
+    def step(self, clock: int) -> tuple[Array, int]:
         """Step each environment once, and return the completed transitions and the number of steps.
 
         Args:
             clock: Environment steps before it, for exploration schedules.
 
         Returns:
-            The completed transitions (overwritten by the next call) and the environment steps taken.
+            The completed transitions [transitions, width] (overwritten by the next call) and the environment steps
+            taken.
         """
         if not self._started:
             self._write(self.envs.reset(self.seeds), self._obs)
@@ -317,7 +318,11 @@ class Stepper:
         # The next observation of this step is the observation of the next step, so the two buffers are swapped, not
         # copied. At an episode's end, the buffer has its last observation, which the following reset step ignores.
         self._obs, self._after = self._after, self._obs
-        return Steps(rows) if self.frames is None else Steps(rows, *self.frames.take()), taken
+        return rows, taken
+
+    def join_frames(self, rows: Array) -> Steps:
+        """Return transitions with the observations that no earlier ones have."""
+        return Steps(rows) if self.frames is None else Steps(rows, *self.frames.take())
 
     def _end_episodes(self, over: Array, records: Mapping[int, EpisodeRecord]) -> None:
         for env in np.flatnonzero(over).tolist():
@@ -327,18 +332,13 @@ class Stepper:
 
     def collect(self, steps: int, clock: int) -> tuple[Steps, int, list[EpisodeRecord]]:
         """Take at least ``steps`` environment steps; return their transitions, count and ended episodes."""
-        parts, frames, first, taken = [], list[Array](), 0, 0
+        parts, taken = [], 0
         with torch.inference_mode():
             while taken < steps:
-                one, count = self.step(clock + taken)
-                parts.append(one.rows.copy())
-                if one.frames is not None:
-                    first = one.first if not frames else first
-                    frames.append(one.frames)
+                rows, count = self.step(clock + taken)
+                parts.append(rows.copy())
                 taken += count
-        rows = np.concatenate(parts)
-        collected = Steps(rows, np.concatenate(frames), first) if frames else Steps(rows)
-        return collected, taken, self.take_episodes()
+        return self.join_frames(np.concatenate(parts)), taken, self.take_episodes()
 
     def take_episodes(self) -> list[EpisodeRecord]:
         """Return the episodes that ended since the last call."""

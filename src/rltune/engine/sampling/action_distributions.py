@@ -121,15 +121,8 @@ class Actions:
 
 def count_parts(space: gym.Space[Any]) -> tuple[tuple[int, ...], int]:
     """Return the number of values of each choice in a network's space, and the number of its continuous outputs."""
-    sizes, num_numbers = list[int](), 0
-    for part in space.spaces if isinstance(space, gym.spaces.Tuple) else [space]:
-        if isinstance(part, gym.spaces.Discrete):
-            sizes.append(int(part.n))
-        elif isinstance(part, gym.spaces.MultiDiscrete):
-            sizes += part.nvec.tolist()
-        else:
-            num_numbers += math.prod(part.shape or ())
-    return tuple(sizes), num_numbers
+    actions = ActionParts(describe_space(space))
+    return actions.sizes, actions.num_numbers
 
 
 def make_actions(
