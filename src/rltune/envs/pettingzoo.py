@@ -209,13 +209,14 @@ def check_agents(spec: EnvSpec) -> EnvFacts:
     ):
         if used:
             raise ConfigError(key, ABSENT, "is for one agent, and env.policies asks for several", f"no {key}", without)
-    env = None
+    env, masked = None, list[str]()
     try:
         try:
             with call_guest("make"):
                 env = make_parallel_env(spec)
             with call_guest("reset"):
-                first = copy.deepcopy(env.reset(seed=0)[0])
+                first, infos = copy.deepcopy(env.reset(seed=0))
+                masked = _find_masked(first, infos)
                 again = copy.deepcopy(env.reset(seed=0)[0])
             with call_guest("step 1"):
                 drawn = {agent: to_python(space := env.action_space(agent), space.sample()) for agent in env.agents}
@@ -224,6 +225,9 @@ def check_agents(spec: EnvSpec) -> EnvFacts:
         except GuestError as fault:
             if not isinstance(fault.__cause__, Exception):
                 raise
+            if fault.call.startswith(("reset", "step")):
+                fix = f"{fault.fix}. {_UNMASKED}" if masked else None
+                raise fault.rewrite(f": {fault.problem}", None, fix, key="env.id", value=spec.id) from fault.__cause__
             raise ConfigError(
                 "env.id",
                 spec.id,
@@ -234,6 +238,8 @@ def check_agents(spec: EnvSpec) -> EnvFacts:
         for pair in policy_spaces(spec, spaces).values():
             find_network_spaces(*pair)
         notes: dict[str, str] = {}  # The first note of each kind.
+        if masked:
+            notes["masks"] = f"there is an action_mask of {', '.join(masked)}. {_UNMASKED}"
         for agent, (observation_space, _) in spaces.items():
             try:
                 for observations in (first, then):
@@ -259,6 +265,24 @@ def check_agents(spec: EnvSpec) -> EnvFacts:
         if env is not None:
             with call_guest("close"):
                 close_env(env)
+
+
+_UNMASKED = (
+    "Policies of several agents do not use masks and may choose illegal actions: the environment has to take these"
+)
+
+
+def _find_masked(observations: Any, infos: Any) -> list[str]:
+    """List the agents that have a mask of legal actions in their observation or their info."""
+    sources = [source for source in (observations, infos) if isinstance(source, Mapping)]
+    agents = dict.fromkeys(agent for source in sources for agent in source)
+    has_mask = {
+        agent
+        for source in sources
+        for agent, each in source.items()
+        if isinstance(each, Mapping) and each.get("action_mask") is not None
+    }
+    return [str(agent) for agent in agents if agent in has_mask]
 
 
 def policy_spaces(spec: EnvSpec, spaces: Mapping[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:
