@@ -125,6 +125,22 @@ def test_leaves_can_be_left_out() -> None:
         Without(Room(space, given), ["wind"])
 
 
+def test_a_leaf_is_left_out_by_the_name_that_the_check_prints() -> None:
+    space = S.Dict({"log.raw": S.Text(5), "at": S.Dict({"7": S.Text(2), "x": S.Discrete(2)})})
+    with pytest.raises(ConfigError) as refusal:
+        make_layout(space)
+    for name in ("at.7", "log.raw"):
+        assert name in refusal.value.fix
+        env = Without(Room(space, {"log.raw": "a", "at": {"7": "b", "x": 1}}), [name])
+        space = env.observation_space
+        if name == "at.7":
+            with pytest.raises(ConfigError) as refusal:
+                make_layout(space)
+    assert [leaf.name for leaf in make_layout(Without(env, []).observation_space).leaves] == ["at.x"]
+    with pytest.raises(ConfigError, match=r"no leaf at\.y"):
+        Without(Room(space, None), ["at.y"])
+
+
 def test_a_state_outside_of_its_space_is_refused() -> None:
     """The one-hot vector of -1 would be that of the last state."""
     for state in (-1, 5):
