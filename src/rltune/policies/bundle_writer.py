@@ -24,8 +24,8 @@ from rltune.config.capabilities import list_algos, network_of
 from rltune.envs.actions import ActionParts
 from rltune.envs.facts import EnvFacts, describe_space
 from rltune.envs.layout import FIRST, Layout, Leaf
-from rltune.envs.observations import make_layout
-from rltune.envs.pettingzoo import assign_policies, policy_spaces
+from rltune.envs.observations import find_layout, make_layout
+from rltune.envs.pettingzoo import assign_policies, describe_agent, policy_spaces
 from rltune.envs.spec import spec_of
 from rltune.policies.bundle_reader import (
     FORMAT,
@@ -134,6 +134,7 @@ def write_policies(
             info=info,
             observation_space=observation_space,
             action_space=action_space,
+            layout=find_layout(observation_space, describe_agent(spec, observation_space, action_space)),
             actions=actions,
         )
     _write_description({"format": FORMAT, "owners": owners}, folder)
