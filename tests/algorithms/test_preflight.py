@@ -184,5 +184,10 @@ def test_algorithms_with_masks_take_them(settings, algo):
     check_mask({"name": algo}, "Game-v0", MaskSource("info", (2,)), Discrete(2), row)
 
 
+def test_a_mask_of_choices_beside_numbers_is_taken(settings):
+    space, row = Tuple([Discrete(3), Box(-1, 1, (2,))]), find_capabilities(settings["ppo"].algo)
+    check_mask({"name": "ppo"}, "Game-v0", MaskSource("info", (3,)), space, row)
+
+
 def test_datasets_and_world_models_have_no_masks():
     assert [name for name, row in TABLE.items() if row.uses_masks and (row.offline or row.network is None)] == []

@@ -43,7 +43,7 @@ def infer(module: Any, rows: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", ["ppo", "dqn", "appo", "bc"])
-@pytest.mark.parametrize("side", [8, 42, 64, 84, 96, 150])
+@pytest.mark.parametrize("side", [8, 9, 42, 64, 75, 84, 96, 150])
 def test_images_of_bytes_of_any_size_have_a_network(name: str, side: int) -> None:
     space = S.Box(0, 255, (side, side, 3), np.uint8)
     module, layout = build(name, space)

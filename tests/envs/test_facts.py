@@ -2,6 +2,8 @@
 
 import json
 from collections import OrderedDict
+from enum import Enum
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -10,6 +12,7 @@ from gymnasium import spaces as S
 
 from rltune.envs.facts import EnvFacts, describe_space, make_space, select_json
 from rltune.envs.masks import MaskSource
+from rltune.envs.observations import make_layout
 from rltune.errors import ConfigError
 
 pytestmark = pytest.mark.fast
@@ -46,6 +49,26 @@ def test_a_space_without_a_fixed_size_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         describe_space(S.Sequence(S.Discrete(2)))
     assert caught.value.key == "env.id"
+
+
+class Side(Enum):
+    LEFT = "left"
+
+
+@pytest.mark.parametrize(
+    ("key", "has_it"), [("a b", True), (2, True), (np.int64(2), True), ((0, 1), False), (Side.LEFT, False)]
+)
+def test_keys_come_back_from_json_or_are_refused(key: Any, has_it: bool) -> None:
+    space = S.Dict(OrderedDict([(key, S.Discrete(2))]))
+    if has_it:
+        again = make_space(json.loads(json.dumps(describe_space(space))))
+        assert key in again.spaces
+        assert make_layout(space).encode({key: 1}).tolist() == [0, 1]
+        json.dumps(make_layout(space).to_dict())
+        return
+    for read in (describe_space, make_layout):
+        with pytest.raises(ConfigError, match="key"):
+            read(space)
 
 
 def test_facts_come_back_from_json() -> None:

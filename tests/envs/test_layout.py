@@ -80,6 +80,20 @@ def test_a_batch_has_the_rows_of_its_observations() -> None:
     assert np.array_equal(one[0], rows[3])
 
 
+def test_one_observation_may_have_other_shapes_as_in_training() -> None:
+    layout = make_layout(S.Dict({"v": S.Box(-1, 1, (2,)), "d": S.Discrete(3), "t": S.Box(0, 1, (2, 2))}))
+    obs = {"v": [[0.5, 0]], "d": [1], "t": [1, 2, 3, 4]}
+    rows, single = layout.encode_batch(obs)
+    assert single
+    assert layout.is_single(obs)
+    assert rows[0].tolist() == layout.encode(obs).tolist()
+    batch = {"v": [[0.5, 0]], "d": [1], "t": [[[1, 2], [3, 4]]]}
+    assert not layout.encode_batch(batch)[1]
+    assert not layout.is_single(batch)
+    with pytest.raises(ValueError, match="batch"):
+        layout.encode_batch({**batch, "d": [1, 2]})
+
+
 def test_the_order_of_keys_does_not_matter() -> None:
     layout, obs = make_layout(MIXED), draw(MIXED)
     turned = dict(reversed(obs.items()))
@@ -146,6 +160,18 @@ def test_what_a_row_cannot_hold_is_refused(space: Any, wrong: Any) -> None:
         layout.encode_batch(wrong)
 
 
+@pytest.mark.parametrize(
+    ("space", "flag", "row"),
+    [
+        (S.Discrete(2), True, [0, 1]),
+        (S.Discrete(3, start=-1), np.bool_(False), [0, 1, 0]),
+        (S.MultiDiscrete([2, 3]), [True, False], [0, 1, 1, 0, 0]),
+    ],
+)
+def test_a_flag_is_the_number_that_it_stands_for(space: Any, flag: Any, row: list[int]) -> None:
+    assert make_layout(space).encode(flag).tolist() == row
+
+
 def test_bytes_of_another_type_are_taken_if_they_are_whole() -> None:
     layout = make_layout(CAMERA)
     obs = draw(CAMERA)
@@ -156,7 +182,8 @@ def test_image_shapes_have_the_channels_last() -> None:
     first = Leaf((), IMAGE, (3, 9, 10), "uint8", 0, 270, channels="first")
     assert first.image_shape == (9, 10, 3)
     assert first._replace(shape=(9, 10), size=90, channels="none").image_shape == (9, 10, 1)
-    assert Layout([first]).width == 270
+    # torch reads float32, of which there may be none, only at whole words.
+    assert Layout([first]).width == Layout([first]).numbers_begin == 272
 
 
 def test_names_are_paths() -> None:

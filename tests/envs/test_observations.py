@@ -10,8 +10,8 @@ import pytest
 from gymnasium import spaces as S
 
 from rltune.envs.layout import IMAGE, ONE_HOT, VECTOR
-from rltune.envs.observations import RowObservation, describe_leaf, make_layout
-from rltune.envs.spaces import Without
+from rltune.envs.observations import RowObservation, describe_leaf, encode_observation, make_layout
+from rltune.envs.spaces import Without, read_actions
 from rltune.errors import Cause, ConfigError, GuestError
 
 
@@ -53,6 +53,11 @@ def test_each_space_has_its_kind(space: Any, kind: str, channels: str, scale: fl
     assert (leaf.kind, leaf.channels, leaf.scale) == (kind, channels, scale)
     assert make_layout(space).encode(space.sample()).shape == (make_layout(space).width,)
     assert describe_leaf(leaf).startswith("observations: ")
+
+
+def test_an_image_without_pixels_has_no_columns() -> None:
+    layout = make_layout(S.Dict({"none": bytes_of(8, 9, 0), "map": bytes_of(0, 84, 84), "at": S.Discrete(2)}))
+    assert [(leaf.kind, leaf.size) for leaf in layout.leaves] == [(ONE_HOT, 2), (VECTOR, 0), (VECTOR, 0)]
 
 
 @pytest.mark.parametrize(
@@ -132,6 +137,20 @@ def test_a_number_that_is_not_finite_is_named_by_its_leaf() -> None:
     given = {**space.sample(), "speed": np.float32([0, np.nan])}
     with pytest.raises(GuestError, match=r"observation\['speed'\]\[1\] is nan"):
         RowObservation(Room(space, given), make_layout(space)).reset()
+
+
+def test_a_number_beyond_float32_is_named_by_its_leaf() -> None:
+    space = S.Dict({"at": S.Box(-np.inf, np.inf, (2,), np.float64)})
+    with pytest.raises(GuestError, match=r"observation\['at'\]\[1\] is 1e\+39"):
+        encode_observation(space, make_layout(space), {"at": np.array([3e38, 1e39])})
+
+
+def test_two_leaves_of_one_name_are_refused_by_it() -> None:
+    space = S.Dict({"a.b": S.Discrete(2), "a": S.Dict({"b": S.Discrete(3)})})
+    with pytest.raises(ConfigError, match=r"two leaves named a\.b"):
+        make_layout(space)
+    with pytest.raises(ConfigError, match=r"two leaves named a\.b"):
+        read_actions(space)
 
 
 def test_an_environment_gives_rows_or_their_view() -> None:

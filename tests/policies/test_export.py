@@ -15,6 +15,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from gymnasium import spaces as S
 from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
@@ -195,6 +196,19 @@ def test_missing_packages_and_wrong_formats_are_named(tmp_path: Path, monkeypatc
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(PolicyError, match=r"rltune\[export\]"):
         export_policy("sweep:any", tmp_path / "x.onnx")
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        S.Box(np.array([-1e300, -0.1]), np.array([1e300, 0.1]), dtype=np.float64),
+        S.Box(-(2**62), 2**62, (2,), np.int64),
+        S.Dict({"none": S.Box(-1, 1, (0,)), "go": S.Discrete(2)}),
+    ],
+)
+def test_actions_are_compared_in_the_unit_of_their_range(space: Any, tmp_path: Path) -> None:
+    _, policy = write_parts(tmp_path, space)
+    assert export_policy(policy, tmp_path / "policy.onnx").num_checked == 1000
 
 
 @pytest.mark.parametrize("name", PARTS)

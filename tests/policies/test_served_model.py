@@ -54,6 +54,15 @@ print(sorted(model.metadata.metadata["rltune"]), model.metadata.signature, model
 
 
 @pytest.mark.fast
+@pytest.mark.parametrize("keys", [("obs", "action_mask"), ("obs",), ("obs", "state")])
+def test_an_environment_may_have_the_models_own_keys(keys: tuple[str, ...], tmp_path: Path) -> None:
+    space = S.Dict({key: S.Box(-1, 1, (2,)) for key in keys})
+    model = load_model(write_linear(tmp_path, describe_space(space)))
+    obs = space.sample()
+    assert model(obs).shape == model({"obs": obs}).shape == (1,)
+
+
+@pytest.mark.fast
 @pytest.mark.parametrize("given", WRONG)
 def test_what_is_no_observation_is_refused_in_three_parts(given: Any, tmp_path: Path) -> None:
     model = load_model(write_linear(tmp_path, BOX))

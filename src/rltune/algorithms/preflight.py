@@ -228,8 +228,8 @@ def check_mask(
             f"masks are for {list_algos(lambda row: row.uses_masks, with_variants=True)}",
             f"algo=ppo, or {fix}",
         )
-    joint = read_actions(action_space, joint=True)
-    if (row.joins_choices or mask.joint) and joint.sizes != (math.prod(mask.sizes),):
+    joins = row.joins_choices or mask.joint
+    if joins and read_actions(action_space, joint=True).sizes != (math.prod(mask.sizes),):
         raise ConfigError(
             "algo",
             algo["name"],

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from rltune.envs.layout import make_space as make_space  # Who describes a space also makes it.
-from rltune.errors import ConfigError
+from rltune.errors import ABSENT, ConfigError
 
 if TYPE_CHECKING:
     import gymnasium
@@ -119,7 +119,7 @@ def describe_space(space: Any) -> dict[str, Any]:
             characters = "".join(sorted(space.character_set))
             return {"type": "Text", "min": space.min_length, "max": space.max_length, "characters": characters}
         case kinds.Dict():
-            return {"type": "Dict", "spaces": [[key, describe_space(part)] for key, part in space.spaces.items()]}
+            return {"type": "Dict", "spaces": [[read_key(key), describe_space(part)] for key, part in space.items()]}
         case kinds.Tuple():
             return {"type": "Tuple", "spaces": [describe_space(part) for part in space.spaces]}
     raise ConfigError(
@@ -129,6 +129,20 @@ def describe_space(space: Any) -> dict[str, Any]:
         "Box, Discrete, MultiDiscrete, MultiBinary, Text, and Dict or Tuple of them",
         "env.wrappers=[...] with a wrapper of yours that makes one of them",
     )
+
+
+def read_key(key: Any) -> str | int:
+    """Return the key of a Dict space as JSON has it, which is equal to the key itself.
+
+    Raises:
+        ConfigError: JSON has no such key.
+    """
+    if isinstance(key, np.integer):
+        return int(key)
+    if isinstance(key, str | int):
+        return key
+    allowed, fix = "texts and whole numbers as keys", "spaces.Dict({'left': ...}), and the same in reset and step"
+    raise ConfigError("", ABSENT, f"a Dict of its spaces has the key {key!r}, a {type(key).__name__}", allowed, fix)
 
 
 def _describe_bound(values: Any) -> Any:

@@ -104,7 +104,7 @@ class Layout:
         mask: The leaf with the flags of legal actions, whose columns are the last; None without one.
         dtype: The type of rows.
         width: The length of a row in memory.
-        numbers_begin: Where the numbers begin in a row of bytes.
+        numbers_begin: Where the numbers begin in a row of bytes: at a whole word, since torch reads float32 only there.
     """
 
     def __init__(self, leaves: Sequence[Leaf]) -> None:
@@ -120,7 +120,7 @@ class Layout:
         self.num_vector = sum(leaf.size for leaf in leaves if leaf.kind == VECTOR)
         self.images = tuple(leaf for leaf in self.leaves if leaf.kind == IMAGE)
         self.mask = next((leaf for leaf in self.leaves if leaf.kind == MASK), None)
-        self.numbers_begin = find_numbers(self.num_bytes) if self.num_numbers else self.num_bytes
+        self.numbers_begin = find_numbers(self.num_bytes)
         self.dtype = np.dtype(np.uint8 if self.num_bytes else np.float32)
         self.width = self.numbers_begin + WORD * self.num_numbers if self.num_bytes else self.num_numbers
 
@@ -251,7 +251,7 @@ class Layout:
         for leaf in self.leaves:
             part = _find(leaf, observations) if masks is None or leaf.kind != MASK else masks
             parts.append(_read_mask(leaf, part) if leaf.kind == MASK else _read(leaf, part))
-        is_single = all(part.shape == leaf.shape for leaf, part in zip(self.leaves, parts, strict=True))
+        is_single = self._is_one(parts)
         count = 1
         for leaf, part in zip(self.leaves, parts, strict=True):
             if is_single:
@@ -272,10 +272,20 @@ class Layout:
             _write(leaf, part.reshape(count, -1), target)
         return rows, is_single
 
+    def _is_one(self, parts: Sequence[Any]) -> bool:
+        """Return whether these are the leaves of one observation, whose parts may have another shape as in training."""
+        pairs = list(zip(self.leaves, parts, strict=True))
+        if all(part.shape == leaf.shape for leaf, part in pairs):
+            return True
+        is_batch = all(part.shape[1:] == leaf.shape and part.ndim == len(leaf.shape) + 1 for leaf, part in pairs)
+        is_batch = is_batch and len({len(part) for part in parts}) == 1
+        has_parts = all(leaf.path or leaf.kind == MASK for leaf in self.leaves)
+        return has_parts and not is_batch and all(part.size == math.prod(leaf.shape) for leaf, part in pairs)
+
     def is_single(self, observations: Any) -> bool:
-        """Return whether this is one observation and no batch of them, by the shape of its first leaf."""
-        leaf = self.leaves[0]
-        return bool(np.shape(_find(leaf, observations)) == leaf.shape)
+        """Return whether this is one observation and no batch of them."""
+        leaves = [leaf for leaf in self.leaves if leaf.kind != MASK]
+        return Layout(leaves)._is_one([np.asarray(_find(leaf, observations)) for leaf in leaves])
 
     def read_named(self, leaves: Mapping[str, Any]) -> Any:
         """Return the observation, or the batch, that has these leaves by their names; None if others are named."""
@@ -419,13 +429,12 @@ def _write_choices(leaf: Leaf, rows: Any, target: Any) -> None:
     index = rows - starts
     with np.errstate(invalid="ignore"):
         wrong = (index != np.floor(index)) | (index < 0) | (index >= counts)
-    if wrong.any() or (leaf.sizes and rows.dtype.kind == "b"):
-        row, element = np.argwhere(wrong)[0] if wrong.any() else (0, 0)
-        example = rows[row, element] if wrong.any() else rows.dtype
+    if wrong.any():
+        row, element = np.argwhere(wrong)[0]
         least = leaf.starts[element] if leaf.sizes else 0
         most = least + (leaf.sizes[element] if leaf.sizes else 2) - 1
         of = "an observation" if leaf.name == WHOLE else leaf.name
-        raise ValueError(f"{of} is a whole number from {least} to {most}; got {example}")
+        raise ValueError(f"{of} is a whole number from {least} to {most}; got {rows[row, element]}")
     if not leaf.sizes:
         target[:] = rows
         return

@@ -14,9 +14,10 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from rltune.envs.facts import read_key
 from rltune.envs.layout import FIRST, IMAGE, LAST, MASK, NONE, ONE_HOT, VECTOR, Key, Layout, Leaf
 from rltune.envs.masks import MaskReader, MaskSource
-from rltune.envs.spaces import FLOATS, find_observation_fault, make_network_actions, read_actions
+from rltune.envs.spaces import FLOATS, find_observation_fault, make_network_actions, read_actions, require_names
 from rltune.envs.spec import EnvSpec
 from rltune.envs.step_count import read_reset, read_step
 from rltune.errors import ABSENT, Cause, ConfigError, GuestError, choices, spell
@@ -56,6 +57,8 @@ def make_layout(
     """
     encode = dict(encode or {})
     leaves: list[Leaf] = []
+    paths = [path for path, _ in list_leaves(space)]
+    require_names(paths, f"the observations {_cut(space)}")
     flags = Leaf(
         tuple(mask or ()), MASK, (num_flags,), "int8", 0, math.prod(sizes) if sizes else num_flags, tuple(sizes)
     )
@@ -84,7 +87,7 @@ def list_leaves(space: gymnasium.Space[Any], path: tuple[Key, ...] = ()) -> Iter
     """Yield the path and the space of each leaf of nested Dict and Tuple spaces, in the order of the space."""
     if isinstance(space, spaces.Dict):
         for key, part in space.spaces.items():
-            yield from list_leaves(part, (*path, key))
+            yield from list_leaves(part, (*path, read_key(key)))
     elif isinstance(space, spaces.Tuple):
         for index, part in enumerate(space.spaces):
             yield from list_leaves(part, (*path, index))
@@ -131,7 +134,7 @@ def _find_channels(space: Any) -> str:
 
     The channels are the axis that is unlike two equal sides, and else the smaller one of the first and the last axis.
     """
-    if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3):
+    if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3) or 0 in space.shape:
         return ""
     if len(space.shape) == 2:
         return NONE

@@ -17,7 +17,7 @@ from gymnasium import spaces
 
 from rltune.envs.actions import ActionParts
 from rltune.envs.facts import describe_space, make_space
-from rltune.envs.step_count import read_reset, read_reward, read_rewards, read_step
+from rltune.envs.step_count import FINITE, MAX_NUMBER, read_reset, read_reward, read_rewards, read_step
 from rltune.errors import ABSENT, Cause, ConfigError, GuestError, RewardError
 
 MAX_OUTPUTS = 65_536  # The most outputs of a network for one action.
@@ -119,7 +119,7 @@ def _check_bounds(space: Any, array: np.ndarray[Any, Any], part: str) -> str | N
     bounds = [np.broadcast_to(bound, array.shape) for bound in _find_bounds(space)]
     low, high = (bound.astype(np.float64) for bound in bounds)
     excess = np.maximum(low - array, array - high)
-    is_finite = np.isfinite(array)
+    is_finite = np.abs(array.astype(np.float64)) <= MAX_NUMBER
     with np.errstate(invalid="ignore"):  # The distance of infinite bounds is not used.
         bound = np.where(array < low, low, high)
         distance = np.where(np.isfinite(low) & np.isfinite(high), high - low, np.maximum(1.0, np.abs(bound)))
@@ -134,7 +134,7 @@ def _check_bounds(space: Any, array: np.ndarray[Any, Any], part: str) -> str | N
     place = tuple(map(int, np.argwhere(wrong)[0]))
     name = f"observation{part}{''.join(f'[{index}]' for index in place)}"
     if not is_finite[place]:
-        raise ConfigError("", ABSENT, f"{name} is {array[place]}", "finite numbers", NOT_FINITE)
+        raise ConfigError("", ABSENT, f"{name} is {array[place]}", FINITE, NOT_FINITE)
     least, greatest = (bound[place] for bound in bounds)
     is_box = isinstance(space, spaces.Box)
     outside = "which its observation_space does not allow" if is_box else f"outside of {space}"
@@ -258,6 +258,7 @@ def read_actions(space: gymnasium.Space[Any], *, joint: bool = False, clips: boo
             allowed = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
             raise ConfigError("", ABSENT, f"the actions {space} have a part that no network chooses", allowed, wrapper)
     actions = ActionParts(describe_space(space), joint=joint, clips=clips)
+    require_names([part.path for part in actions.parts], f"the actions {space}")
     if not actions.sizes and not actions.num_numbers:
         raise ConfigError("", ABSENT, f"the actions {space} leave nothing to choose", "at least one element", wrapper)
     if joint and actions.sizes and actions.num_numbers:
@@ -280,6 +281,18 @@ def read_actions(space: gymnasium.Space[Any], *, joint: bool = False, clips: boo
         problem = f"the actions {space} need {outputs} outputs of a network"
         raise ConfigError("", ABSENT, problem, f"at most {MAX_OUTPUTS}", wrapper)
     return actions
+
+
+def require_names(paths: Sequence[Sequence[Any]], whose: str) -> None:
+    """Refuse leaves with one name, since users and exported files name a leaf by its keys with dots between them.
+
+    Raises:
+        ConfigError: Two paths have the same name.
+    """
+    names = [".".join(map(str, path)) for path in paths]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        fix = "rename one, such as by a wrapper of yours: env.wrappers=[{entry_point: 'module:Class'}]"
+        raise ConfigError("", ABSENT, f"{whose} have two leaves named {twice}", "a name for each leaf", fix)
 
 
 def has_other_choices(space: gymnasium.Space[Any]) -> bool:

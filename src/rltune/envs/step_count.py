@@ -22,6 +22,10 @@ NO_NUMBER = (TypeError, ValueError, OverflowError, RuntimeError)
 """What a conversion to a number raises if there is no single number; torch raises a RuntimeError."""
 
 
+MAX_NUMBER = float(np.finfo(np.float32).max)
+FINITE = f"finite numbers, up to {MAX_NUMBER:.2g}, the greatest of float32"
+
+
 class SamplingEnded(BaseException):
     """Raised in an environment's step to end an iteration's sampling before the batch is full.
 
@@ -173,8 +177,18 @@ def read_observation(observation: Any, shape: tuple[int, ...]) -> Any:
     )
 
 
+def make_probe(size: int, dtype: Any) -> Any:
+    """Return what the product with an observation is finite for if its numbers are those that float32 has.
+
+    One product is the fastest test, for few numbers and for images. It may be infinite for numbers that float32 has, so
+    that `require_finite` has the last word.
+    """
+    is_wide = np.finfo(dtype).max > MAX_NUMBER
+    return np.full(size, np.finfo(dtype).max / MAX_NUMBER if is_wide else 0, dtype)
+
+
 def require_finite(observations: Any, name_call: Callable[[int], str]) -> None:
-    """Refuse observations of which a number is NaN or infinite, because the network would learn from it.
+    """Refuse observations of which a number is NaN or infinite in float32, because the network would learn from it.
 
     Args:
         observations: Those of all environments, [envs, ...]. Whole numbers are always finite.
@@ -183,13 +197,13 @@ def require_finite(observations: Any, name_call: Callable[[int], str]) -> None:
     Raises:
         GuestError: Names the first such number.
     """
-    if observations.dtype.kind == "f" and not (is_finite := np.isfinite(observations)).all():
+    if observations.dtype.kind == "f" and not (is_finite := np.abs(observations) <= MAX_NUMBER).all():
         env, *place = map(int, np.argwhere(~is_finite)[0])
         name = f"observation{''.join(f'[{index}]' for index in place)}"
         value = observations[(env, *place)]
         problem = GuestError(
             f"{name} is {value}",
-            "finite numbers",
+            FINITE,
             "look for a division by zero, a root or a logarithm behind it",
             cause=Cause.OBSERVATION,
         )

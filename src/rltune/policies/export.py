@@ -24,6 +24,7 @@ import torch
 from torch import nn
 
 from rltune.config.capabilities import list_algos
+from rltune.envs.actions import NUMBERS, ActionPart
 from rltune.envs.layout import MASK, ONE_HOT, VECTOR, WHOLE, Leaf, nest
 from rltune.envs.observations import list_leaves
 from rltune.errors import PolicyError, choices, describe_exception
@@ -170,7 +171,7 @@ def export_policy(
         num_leaves = len(policy.actions.parts)
         pairs = list(zip(own, exported, strict=False))  # A program of torch.export has no distribution.
         parts = zip(policy.actions.parts, pairs[:num_leaves], strict=True)
-        difference = max(_measure_difference(*pair, format, part.is_rounded) for part, pair in parts)
+        difference = max(_measure_difference(*pair, format, part) for part, pair in parts)
         if not all(np.allclose(*pair, rtol=10 * TOLERANCE, atol=10 * TOLERANCE) for pair in pairs[num_leaves:]):
             raise PolicyError(
                 ": the parameters of the exported distribution differ from the policy's own",
@@ -379,30 +380,32 @@ def _draw_leaf(policy: BundlePolicy, leaf: Leaf, space: Any, rng: np.random.Gene
     return np.asarray(np.where(small, even, 2 * spread), dtype=dtype)
 
 
-def _measure_difference(expected: np.ndarray, exported: np.ndarray, format: str, is_rounded: bool) -> float:
+def _measure_difference(expected: np.ndarray, exported: np.ndarray, format: str, part: ActionPart) -> float:
     """Compare the exported policy's actions with the original's, and return the largest difference.
 
     Args:
         expected: A part of the original's actions.
         exported: The same of the exported policy's.
         format: The format, for the error.
-        is_rounded: Whether it is rounded to whole numbers, of which the next one may be the nearest by chance.
+        part: What it is. A number is compared in the unit of the network's outputs, which is half of the range to which
+            they are scaled. If it is rounded to whole numbers, the next one may be the nearest by chance.
 
     Raises:
         PolicyError: It is too great.
     """
     same_form = expected.shape == exported.shape
-    gap = float(np.abs(expected.astype(np.float64) - exported.astype(np.float64)).max()) if same_form else float("inf")
-    discrete = expected.dtype.kind != "f"
-    allowed = TOLERANCE if discrete else max(TOLERANCE, float(np.finfo(expected.dtype).eps))
-    if is_rounded:
-        is_close = same_form and np.allclose(expected, exported, rtol=allowed, atol=1.0)
-    else:
-        is_close = gap == 0 if discrete else np.allclose(expected, exported, rtol=allowed, atol=allowed)
-    if not is_close:
+    difference = np.abs(expected.astype(np.float64) - exported.astype(np.float64)) if same_form else np.array(np.inf)
+    is_float = expected.dtype.kind == "f"
+    allowed = max(TOLERANCE, float(np.finfo(expected.dtype).eps)) if is_float else TOLERANCE
+    limit: Any = 0.0
+    if part.kind == NUMBERS:
+        unit = 1.0 if part.half is None else np.maximum(1.0, part.half).reshape(part.shape)
+        limit = allowed * (np.abs(expected.astype(np.float64)) + unit) + (1.0 if part.is_rounded else 0.0)
+    gap = float(difference.max(initial=0.0))
+    if not (difference <= limit).all():
         raise PolicyError(
             f": the exported policy's actions differ from the policy's own by up to {gap:.3g}",
-            "equal actions" if discrete else f"a difference of at most {allowed:g}",
+            f"a difference of at most {allowed:g}" if is_float else "equal actions",
             "nothing was written; use rltune.load_policy instead",
             key="format",
             value=format,

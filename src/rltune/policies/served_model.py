@@ -91,8 +91,13 @@ def _read_mask(inputs: Mapping[str, Any]) -> Any:
 
 def _has_key(space: dict[str, Any], model_input: Any) -> bool:
     """Return whether a dict has the observations under the key ``obs``, and is none itself."""
-    is_dict = isinstance(model_input, dict)
-    return is_dict and (space["type"] not in ("Dict", "Tuple") or set(model_input) <= {"obs", *STATE})
+    if not isinstance(model_input, dict) or space["type"] not in ("Dict", "Tuple"):
+        return isinstance(model_input, dict)
+    if not set(model_input) <= {"obs", *STATE}:
+        return False
+    keys = {key for key, _ in space["spaces"]} if space["type"] == "Dict" else set()
+    inner = model_input.get("obs")  # An environment may have a part of this name.
+    return not keys <= set(model_input) or (isinstance(inner, Mapping) and keys <= set(inner))
 
 
 def _read_observations(policy: Any, given: Any) -> Any:

@@ -233,6 +233,17 @@ def test_an_observation_outside_its_space_is_named(mode: str, space: Any, right:
     assert "step 3" in caught.value.what
 
 
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_number_beyond_float32_is_the_environments(mode: str) -> None:
+    space, wrong = gym.spaces.Box(-np.inf, np.inf, (2,), np.float64), np.array([0.5, -1e39])
+    register_env("places", lambda config: Places(space, np.full(2, 3e38), wrong))
+    envs = make_envs(ppo_config("places", envs=2).env_runners(gym_env_vectorize_mode=mode))
+    with pytest.raises(GuestError, match=r"observation\[1\] is -1e\+39 by step 3") as caught:
+        make_collector(envs).collect(40)
+    envs.close()
+    assert caught.value.cause is Cause.OBSERVATION
+
+
 CALLS = {2: "step 2 of copy 2", 0: "reset of copy 2", -1: "make of copy 2"}
 CASES = [*((2, fault) for fault in FAULTS), (0, "exit"), (0, "nan"), (0, "shape"), (-1, "exit"), (-1, "exception")]
 

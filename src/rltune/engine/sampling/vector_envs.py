@@ -16,7 +16,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from math import isfinite, isnan
+from math import isfinite
 from typing import Any, NoReturn, Protocol
 
 import gymnasium as gym
@@ -38,6 +38,7 @@ from rltune.envs.observations import make_view_space
 from rltune.envs.step_count import (
     NO_NUMBER,
     STEPS,
+    make_probe,
     read_observation,
     read_reset,
     read_rewards,
@@ -112,11 +113,10 @@ class SyncEnvs:
         self._discrete = isinstance(self.single_action_space, gym.spaces.Discrete)
         self._shape = self.single_observation_space.shape or ()
         self._obs = np.zeros((num_envs, *self._shape), self.single_observation_space.dtype)
-        # The product with zeros is NaN if an observation is infinite or NaN: no test is faster, for few numbers and for
-        # images. The numbers in rows of bytes have been tested where the rows were made.
+        # The numbers in rows of bytes have been tested where the rows were made.
         self._has_floats = self._obs.dtype.kind == "f"
         self._flat = self._obs.reshape(-1)
-        self._zeros = np.zeros(self._obs.size if self._has_floats else 0, self._obs.dtype)
+        self._probe = make_probe(self._obs.size, self._obs.dtype) if self._has_floats else self._obs
         self._rewards = np.zeros(num_envs, np.float64)
         self._terminated = np.zeros(num_envs, np.bool_)
         self._truncated = np.zeros(num_envs, np.bool_)
@@ -183,7 +183,7 @@ class SyncEnvs:
         except GUEST_FAULTS as error:
             raise_fault(error, self.name_call(index))
         STEPS.steps += self.num_envs
-        if self._has_floats and isnan(self._flat.dot(self._zeros)):
+        if self._has_floats and not isfinite(self._flat.dot(self._probe)):
             require_finite(self._obs, self.name_call)
         return self._obs, self._rewards, self._terminated, self._truncated
 
@@ -224,7 +224,8 @@ class VectorEnvs:
         self.observation_space = env.observation_space
         self.action_space = env.action_space
         self._has_floats = np.issubdtype(self.observation_space.dtype, np.floating)
-        self._zeros = np.zeros(math.prod(self.observation_space.shape or ()), self.observation_space.dtype)
+        size, dtype = math.prod(self.observation_space.shape or ()), self.observation_space.dtype
+        self._probe: Any = make_probe(size, dtype) if self._has_floats else None
         # Gymnasium takes the choices and the numbers of all environments as two arrays.
         parts = self.single_action_space
         self._num_choices = parts[0].shape[0] if isinstance(parts, gym.spaces.Tuple) else None
@@ -269,7 +270,7 @@ class VectorEnvs:
         self.records = [] if records is None else [each for each in enumerate(records) if each[1] is not None]
         STEPS.steps += self.num_envs
         read_rewards(np.asarray(rewards).tolist(), self.name_call)
-        if self._has_floats and isnan(obs.ravel("K").dot(self._zeros)):
+        if self._has_floats and not isfinite(obs.ravel("K").dot(self._probe)):
             require_finite(obs, self.name_call)
         return obs, rewards, terminated, truncated
 
