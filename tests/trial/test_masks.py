@@ -21,6 +21,7 @@ from rltune.policies.evaluation import evaluate, evaluate_checkpoint
 from rltune.policies.export import export_policy
 from rltune.policies.mlflow_model import _make_example
 from rltune.policies.served_model import load_model
+from rltune.policies.video import film_episodes
 from rltune.trial.algorithm_runner import AlgorithmRunner
 
 SMALL = {
@@ -160,8 +161,18 @@ def test_a_resumed_trial_goes_on_with_legal_actions(algo: str, request_of: Calla
     other.stop()
 
 
-def test_nothing_legal_in_an_episode_is_an_error_of_its_step(request_of: Callable[..., Any]) -> None:
-    runner = make_runner(request_of, "ppo", {"blocked_at": 14})
+@pytest.mark.parametrize(
+    ("algo", "place", "words"),
+    [
+        ("ppo", "info", ()),
+        pytest.param("dqn", "observation", (), marks=pytest.mark.nightly),
+        pytest.param("a2c", "method", ("env.vectorize=async",), marks=pytest.mark.nightly),
+    ],
+)
+def test_nothing_legal_in_an_episode_is_an_error_of_its_step(
+    algo: str, place: str, words: tuple[str, ...], request_of: Callable[..., Any]
+) -> None:
+    runner = make_runner(request_of, algo, {"blocked_at": 14, "place": place}, *words)
 
     def train() -> None:
         for _ in range(10):
@@ -171,6 +182,22 @@ def test_nothing_legal_in_an_episode_is_an_error_of_its_step(request_of: Callabl
         train()
     assert "step 14 of copy" in fault.value.call + fault.value.problem
     runner.stop()
+
+
+@pytest.mark.nightly
+def test_nothing_legal_in_an_evaluation_or_a_film_is_an_error(request_of: Callable[..., Any], tmp_path: Path) -> None:
+    runner = make_runner(request_of, "ppo", {})
+    runner.save(tmp_path, {"algo": "ppo"})
+    runner.stop()
+    policy, blocked = load_policy(tmp_path), {"id": STRICT, "kwargs": {"blocked_at": 14}}
+    with pytest.raises(GuestError, match="no legal action") as fault:
+        evaluate(policy, episodes=2, env=blocked)
+    assert "step 14 of copy" in fault.value.call
+    result = evaluate(policy, episodes=2)
+    films = film_episodes(policy, result, tmp_path / "films")
+    assert [film.episode_return for film in films] == [result.max, min(result.returns), result.min]
+    with pytest.raises(GuestError, match="no legal action"):
+        film_episodes(policy, result, tmp_path / "others", env=blocked)
 
 
 def test_dqn_learns_the_legal_action_beside_a_huge_value(request_of: Callable[..., Any]) -> None:
