@@ -245,7 +245,8 @@ def find_layout(space: gymnasium.Space[Any], spec: EnvSpec | None = None) -> Lay
 
     Args:
         space: The environment's observation space.
-        spec: The environment, as its build has it; None is one of several agents, which have no settings of their own.
+        spec: The environment, as its build has it, or as `describe_agent` has it for one of several agents; None is one
+            without settings.
 
     Raises:
         ConfigError: As `make_layout`.

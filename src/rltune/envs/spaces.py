@@ -321,7 +321,8 @@ def to_python(space: gymnasium.Space[Any], action: Any) -> Any:
     if isinstance(space, spaces.Discrete):
         return int(action)
     if isinstance(space, spaces.Dict):
-        return {key: to_python(part, action[key]) for key, part in space.spaces.items()}
+        # Of several agents, those that have left the episode do not act.
+        return {key: to_python(part, action[key]) for key, part in space.spaces.items() if key in action}
     if isinstance(space, spaces.Tuple):
         return tuple(map(to_python, space.spaces, action))
     return action if space.shape else np.asarray(action)
