@@ -9,7 +9,10 @@ from plans import preflight
 
 from rltune.algorithms.multi_agent import ParallelEnvAdapter
 from rltune.driver.plan import make_plan
+from rltune.envs.spec import EnvSpec
 from rltune.errors import ConfigError
+
+TEAM = EnvSpec("team", policies="separate")
 
 
 class Parting:
@@ -36,7 +39,7 @@ class Parting:
 
 
 def test_an_episode_ends_when_its_agents_end_differently():
-    env = ParallelEnvAdapter(Parting())
+    env = ParallelEnvAdapter(Parting(), TEAM)
     env.reset(seed=0)
     _, rewards, terminated, truncated, _ = env.step({})
     assert rewards == {"a": 1.0, "b": 2.0}
@@ -59,7 +62,7 @@ def test_agents_see_and_do_what_networks_take():
         def action_space(self, agent):
             return Discrete(3, start=-1) if agent == "a" else Box(-1, 1, (2, 2))
 
-    env = ParallelEnvAdapter(Stating())
+    env = ParallelEnvAdapter(Stating(), TEAM)
     assert env.observation_spaces["a"].shape == (4,)
     assert env.action_spaces["a"] == Discrete(3)
     assert env.reset()[0]["a"].tolist() == [0, 1, 0, 0]
@@ -80,7 +83,7 @@ def test_agents_act_in_several_parts():
             parts = Dict(go=Discrete(3, start=2), at=Box(-2, 2, (2,)))
             return parts if agent == "a" else MultiDiscrete([3, 2], start=[1, 0])
 
-    env = ParallelEnvAdapter(Acting())
+    env = ParallelEnvAdapter(Acting(), TEAM)
     assert env.action_spaces["a"] == Tuple((MultiDiscrete([3]), Box(-1, 1, (2,))))
     assert env.action_spaces["b"] == MultiDiscrete([3, 2])
     env.reset()

@@ -406,6 +406,13 @@ def test_copies_that_cannot_be_are_refused_with_what_to_type(request_of, overrid
     assert refused.value.fix.startswith(fix)
 
 
+@pytest.mark.parametrize("env_id", ["FrozenLake-v1", "Taxi-v3"])
+def test_copies_that_rltune_wraps_are_no_vector_environment(request_of, env_id):
+    with pytest.raises(ConfigError) as refused:
+        make_plan(request_of("env=gym", f"env.id={env_id}", "~tuned", *SAFE, "env.vectorize=vector_entry_point"))
+    assert (refused.value.key, refused.value.fix) == ("env.vectorize", "env.vectorize=sync")
+
+
 def test_trials_at_once_share_the_copies_of_a_machine(request_of):
     made = make_plan(request_of("env=cartpole", "~tuned", *SAFE, f"{COPIES}=4", "replicates=2", "env.max_copies=17"))
     assert (made.request.copies, made.request.max_copies) == (8, 17)

@@ -10,7 +10,7 @@ import pytest
 from rltune.envs.pettingzoo import TeamEnv, assign_policies, make_parallel_env
 from rltune.envs.spec import spec_of
 from rltune.envs.validation import check_env
-from rltune.errors import ConfigError
+from rltune.errors import ConfigError, GuestError
 
 SPREAD = {"id": "mpe2.simple_spread_v3", "kwargs": {"max_cycles": 5}, "policies": "shared"}
 
@@ -96,6 +96,21 @@ def test_what_the_agents_observe_is_noted(monkeypatch):
     (note,) = check_env(spec_of(SPREAD)).notes
     assert "agent_0" in note
     assert "seed" in note
+
+
+def test_a_failing_step_of_several_agents_is_named(monkeypatch):
+    from mpe2 import simple_spread_v3
+    from pettingzoo.utils import BaseParallelWrapper
+
+    class Broken(BaseParallelWrapper):
+        def step(self, actions):
+            raise ValueError("illegal")
+
+    make = simple_spread_v3.parallel_env
+    monkeypatch.setattr(simple_spread_v3, "parallel_env", lambda **kwargs: Broken(make(**kwargs)))
+    with pytest.raises(GuestError, match=r"env\.id=.*: step 1 fails with ValueError: illegal") as caught:
+        check_env(spec_of(SPREAD))
+    assert "kwargs" not in caught.value.fix
 
 
 def test_agents_get_python_ints_and_may_pay_arrays(monkeypatch):

@@ -22,6 +22,7 @@ from ray.rllib.algorithms.sac import SACConfig
 from ray.rllib.algorithms.tqc import TQCConfig
 
 from rltune.config.capabilities import TABLE, find_capabilities
+from rltune.envs.layout import make_space
 from rltune.envs.observations import make_layout
 from rltune.policies.bundle_reader import HEADS, BundlePolicy, Head, PartsHead, Segments, read_owners
 from rltune.policies.bundle_writer import describe_space, write_bundle
@@ -351,6 +352,17 @@ def test_a_mask_of_parts_is_read_by_its_keys(tmp_path):
         policy.act({"at": [0, 0], "action_mask": {"b": [0, np.nan, 1], "a": [0, 1]}})
     with pytest.raises(ValueError, match="there is no a"):
         policy.act({"at": [0, 0], "action_mask": {"b": [0, 0, 1]}})
+
+
+@pytest.mark.parametrize("mask", [[0, 1], (0, 1), np.array([0, 1])])
+def test_masks_of_a_vector_environment_are_read(mask, tmp_path):
+    space = make_space(BOX)
+    layout = make_layout(space, None, (), 2)
+    policy = BundlePolicy.load(write_linear(tmp_path, BOX, layout=layout.to_dict()))
+    objects = np.empty(3, object)
+    objects[:] = [mask] * 3
+    assert policy.act(np.zeros((3, 4)), action_mask=objects).tolist() == [1, 1, 1]
+    assert policy.act(np.zeros((1, 4)), action_mask=objects[:1]).tolist() == [1]
 
 
 @pytest.mark.parametrize("obs", [-1, 5, 2.7, np.nan, np.inf, [0, 1, -1], "2", None])

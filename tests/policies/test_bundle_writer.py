@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 
 import gymnasium
@@ -183,6 +184,13 @@ def test_a_bundle_says_where_it_came_from_in_plain_json(cartpole):
     assert text["observation_space"]["low"][1] == "-inf"
     space = gymnasium.make("CartPole-v1").observation_space
     assert cartpole.policy.observation_space == space
+
+
+def test_infinite_arguments_of_an_environment_are_kept(tmp_path):
+    env = {"id": "CartPole-v1", "kwargs": {"most": math.inf, "bounds": [-math.inf, 1.0]}}
+    runner = runner_of(PPOConfig(), "CartPole-v1")
+    write_bundle(runner.module, tmp_path, info={"env": env, "objective": math.nan})
+    assert BundlePolicy.load(tmp_path).info == {"env": env, "objective": None}
 
 
 def test_a_bundle_is_small_and_quick_to_write_and_to_use(cartpole, tmp_path):

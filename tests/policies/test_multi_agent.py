@@ -13,7 +13,7 @@ from plans import preflight
 
 from rltune.config.validation import parse_config
 from rltune.driver.plan import make_plan
-from rltune.errors import PolicyError
+from rltune.errors import ConfigError, PolicyError
 from rltune.policies.evaluation import evaluate
 from rltune.policies.mlflow_model import make_model_arguments
 from rltune.policies.policy import load_policy
@@ -22,6 +22,7 @@ from rltune.trial.algorithm_runner import AlgorithmRunner
 SPREAD = {"id": "mpe2.simple_spread_v3", "kwargs": {"max_cycles": 5}, "policies": "shared"}
 
 
+STRICT = ("env=pettingzoo", "env.id=strict_team", "env.policies=separate")
 SMALL = (
     "algo.training.train_batch_size_per_learner=64",
     "algo.training.minibatch_size=64",
@@ -120,3 +121,34 @@ def test_training_goes_on_from_the_agents_checkpoint(trained):
         assert again.train().env_steps > trained.progress[-1].env_steps
     finally:
         again.stop()
+
+
+@pytest.mark.parametrize(
+    ("algo", "joint"),
+    [
+        ("ppo", True),
+        *(pytest.param(algo, False, marks=pytest.mark.nightly) for algo in ("ppo", "a2c", "appo", "impala")),
+    ],
+)
+def test_no_illegal_action_of_several_agents(algo, joint, request_of, ray_cluster, tmp_path):
+    words = [word for word in SMALL if algo == "ppo" or ("minibatch" not in word and "epochs" not in word)]
+    made = make_plan(request_of(f"algo={algo}", *STRICT, *words, f"+env.kwargs.joint={joint}"))
+    preflight(made)
+    runner = AlgorithmRunner(made.build, {}, seed=1, engine="fast", threads=1, scored_steps=1000)
+    for _ in range(4):
+        runner.train()
+    runner.save(tmp_path, {"algo": algo, "env": made.build.env.to_dict()})
+    runner.restore(tmp_path)
+    assert runner.train().env_steps > 0
+    runner.stop()
+    team = load_policy(tmp_path)
+    assert all(policy.layout.mask for policy in team.policies.values())
+    for deterministic in (True, False):
+        assert evaluate(team, episodes=20, seed=0, deterministic=deterministic).lengths == (20,) * 20
+
+
+def test_a_mask_in_the_info_of_several_agents_is_refused(request_of):
+    with pytest.raises(ConfigError) as refused:
+        make_plan(request_of(*STRICT, "+env.kwargs.place=info"))
+    assert refused.value.key == "env.action_mask"
+    assert "env.action_mask=off" in refused.value.fix

@@ -100,7 +100,10 @@ ACTIONS = _nest(st.one_of(draw_boxes(), *_choices()))
 class AnySpace(gymnasium.Env[Any, Any]):
     """Observes samples of its space, and refuses actions that its own space does not contain."""
 
-    def __init__(self, observation: Any, action: Any) -> None:
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+
+    def __init__(self, observation: Any, action: Any, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
         self.observation_space, self.action_space = make_space(observation), make_space(action)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -115,6 +118,9 @@ class AnySpace(gymnasium.Env[Any, Any]):
         assert is_inside, f"{action!r} is not in {self.action_space}"
         self.steps += 1
         return self.observation_space.sample(), 1.0, False, self.steps == 8, {}
+
+    def render(self) -> Any:
+        return np.full((16, 16, 3), self.steps, np.uint8)
 
 
 gymnasium.register("AnySpace-v0", entry_point=AnySpace)

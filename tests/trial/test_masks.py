@@ -21,6 +21,7 @@ from rltune.policies.evaluation import evaluate, evaluate_checkpoint
 from rltune.policies.export import export_policy
 from rltune.policies.mlflow_model import _make_example
 from rltune.policies.served_model import load_model
+from rltune.policies.video import film_episodes
 from rltune.trial.algorithm_runner import AlgorithmRunner
 
 SMALL = {
@@ -136,6 +137,61 @@ def test_no_illegal_action_with_dependent_choices_and_images(
     assert export_policy(policy, tmp_path / "policy.onnx").num_checked == 1000
 
 
+LONG = 20_000
+WAYS = {
+    "sync": (),
+    "async": ("env.vectorize=async", "algo.env_runners.num_envs_per_env_runner=4"),
+    "env runners": ("algo.env_runners.num_env_runners=1",),
+}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("algo", ["ppo", "a2c", "dqn"])
+def test_many_steps_have_no_illegal_action(
+    algo: str, way: str, request_of: Callable[..., Any], ray_cluster: Any, tmp_path: Path
+) -> None:
+    kwargs: dict[str, Any] = {"place": "method", "form": "joint", "sizes": [2, 3], "dependent": "true"}
+    runner = make_runner(request_of, algo, kwargs, *WAYS[way])
+    assert isinstance(runner.algorithm, FastAlgorithm)
+    while runner.train().env_steps < LONG:
+        pass
+    runner.save(tmp_path, {"algo": algo})
+    runner.restore(tmp_path)
+    assert runner.train().env_steps > LONG
+    runner.stop()
+    policy = load_policy(tmp_path)
+    for deterministic in (True, False):
+        assert evaluate(policy, LONG // 30, deterministic=deterministic).lengths == (30,) * (LONG // 30)
+
+
+STOCK = {
+    "appo": ("appo", ()),
+    "impala": ("impala", ()),
+    "rainbow": ("rainbow", ("algo.training.num_steps_sampled_before_learning_starts=50",)),
+    "memory": ("ppo", ("++algo.rl_module.model_config.use_lstm=true",)),
+}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kwargs", [{"place": "info"}, {"place": "observation", "form": "tuple", "sizes": [2, 3]}])
+@pytest.mark.parametrize("name", STOCK)
+def test_stock_rllib_takes_no_illegal_action(
+    name: str, kwargs: dict[str, Any], request_of: Callable[..., Any], ray_cluster: Any, tmp_path: Path
+) -> None:
+    algo, words = STOCK[name]
+    runner = make_runner(request_of, algo, kwargs, *words)
+    assert not isinstance(runner.algorithm, FastAlgorithm)
+    while runner.train().env_steps < 1000:
+        pass
+    runner.save(tmp_path, {"algo": algo})
+    runner.stop()
+    policy: Any = load_policy(tmp_path)
+    for deterministic in (True, False):
+        assert evaluate(policy, 20, deterministic=deterministic).lengths == (30,) * 20
+    assert export_policy(policy, tmp_path / "policy.onnx").num_checked > 0
+
+
 @pytest.mark.parametrize("algo", ["ppo", "dqn"])
 def test_a_mask_of_ones_trains_bit_for_bit_as_without(algo: str, request_of: Callable[..., Any]) -> None:
     weights = []
@@ -160,8 +216,18 @@ def test_a_resumed_trial_goes_on_with_legal_actions(algo: str, request_of: Calla
     other.stop()
 
 
-def test_nothing_legal_in_an_episode_is_an_error_of_its_step(request_of: Callable[..., Any]) -> None:
-    runner = make_runner(request_of, "ppo", {"blocked_at": 14})
+@pytest.mark.parametrize(
+    ("algo", "place", "words"),
+    [
+        ("ppo", "info", ()),
+        pytest.param("dqn", "observation", (), marks=pytest.mark.nightly),
+        pytest.param("a2c", "method", ("env.vectorize=async",), marks=pytest.mark.nightly),
+    ],
+)
+def test_nothing_legal_in_an_episode_is_an_error_of_its_step(
+    algo: str, place: str, words: tuple[str, ...], request_of: Callable[..., Any]
+) -> None:
+    runner = make_runner(request_of, algo, {"blocked_at": 14, "place": place}, *words)
 
     def train() -> None:
         for _ in range(10):
@@ -171,6 +237,22 @@ def test_nothing_legal_in_an_episode_is_an_error_of_its_step(request_of: Callabl
         train()
     assert "step 14 of copy" in fault.value.call + fault.value.problem
     runner.stop()
+
+
+@pytest.mark.nightly
+def test_nothing_legal_in_an_evaluation_or_a_film_is_an_error(request_of: Callable[..., Any], tmp_path: Path) -> None:
+    runner = make_runner(request_of, "ppo", {})
+    runner.save(tmp_path, {"algo": "ppo"})
+    runner.stop()
+    policy, blocked = load_policy(tmp_path), {"id": STRICT, "kwargs": {"blocked_at": 14}}
+    with pytest.raises(GuestError, match="no legal action") as fault:
+        evaluate(policy, episodes=2, env=blocked)
+    assert "step 14 of copy" in fault.value.call
+    result = evaluate(policy, episodes=2)
+    films = film_episodes(policy, result, tmp_path / "films")
+    assert [film.episode_return for film in films] == [result.max, min(result.returns), result.min]
+    with pytest.raises(GuestError, match="no legal action"):
+        film_episodes(policy, result, tmp_path / "others", env=blocked)
 
 
 def test_dqn_learns_the_legal_action_beside_a_huge_value(request_of: Callable[..., Any]) -> None:

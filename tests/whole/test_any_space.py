@@ -27,8 +27,10 @@ from rltune.driver.plan import Plan, make_plan
 from rltune.engine.algorithm import FastAlgorithm
 from rltune.envs.observations import encode_observation, find_layout
 from rltune.errors import ConfigError
+from rltune.policies.evaluation import evaluate
 from rltune.policies.export import export_policy
 from rltune.policies.policy import load_policy
+from rltune.policies.video import film_episodes
 from rltune.trial.algorithm_runner import AlgorithmRunner
 
 SAMPLES = 100
@@ -38,13 +40,13 @@ COPIES = "algo.env_runners.num_envs_per_env_runner=2"
 NUMBER = itertools.count()
 
 
-def plan_for(request_of: Callable[..., Any], observation: Any, action: Any) -> Plan | None:
+def plan_for(request_of: Callable[..., Any], observation: Any, action: Any, *words: str) -> Plan | None:
     """Return the plan for an environment of such spaces; None if the check refuses it by the name of what it has not.
 
     Raises:
         AssertionError: It refuses it without a name, or without anything to type.
     """
-    request = request_of(*WORDS, COPIES)
+    request = request_of(*WORDS, COPIES, *words)
     kwargs = json.loads(json.dumps({"observation": observation, "action": action}))
     try:
         return make_plan(replace(request, env=replace(request.env, kwargs=kwargs)))
@@ -134,6 +136,44 @@ FIXED: dict[str, tuple[Any, Any]] = {
 @pytest.mark.parametrize("name", FIXED)
 def test_fixed_spaces_train_export_and_resume(name: str, request_of: Callable[..., Any], tmp_path: Path) -> None:
     assert check_spaces(request_of, tmp_path, *FIXED[name], normalise=name != "nested", onnx=True)
+
+
+@pytest.mark.parametrize("name", ["a hybrid", "nested"])
+def test_a_policy_of_nested_actions_is_filmed(name: str, request_of: Callable[..., Any], tmp_path: Path) -> None:
+    plan = plan_for(request_of, *FIXED[name])
+    assert plan is not None
+    runner = AlgorithmRunner(plan.build, PARAMS, 1, "fast", threads=1, scored_steps=1000)
+    runner.save(tmp_path, {"algo": "ppo"})
+    runner.stop()
+    policy = load_policy(tmp_path)
+    for deterministic in (True, False):
+        result = evaluate(policy, episodes=3, deterministic=deterministic)
+        films = film_episodes(policy, result, tmp_path / "films")
+        assert [film.episode_return for film in films] == [8.0] * 3
+
+
+@pytest.mark.parametrize(
+    "name", ["a hybrid", *(pytest.param(name, marks=pytest.mark.nightly) for name in FIXED if name != "a hybrid")]
+)
+def test_a_network_with_memory_sees_and_chooses_parts(
+    name: str, request_of: Callable[..., Any], tmp_path: Path
+) -> None:
+    memory = ("++algo.rl_module.model_config.use_lstm=true", "algo.rl_module.model_config.lstm_cell_size=8")
+    plan = plan_for(request_of, *FIXED[name], *memory)
+    assert plan is not None
+    runner = AlgorithmRunner(plan.build, PARAMS, 1, "fast", threads=1, scored_steps=1000)
+    try:
+        assert not isinstance(runner.algorithm, FastAlgorithm)
+        assert runner.train().env_steps >= 48
+        runner.save(tmp_path, {"algo": "ppo"})
+        runner.restore(tmp_path)
+        assert runner.train().env_steps > 48
+    finally:
+        runner.stop()
+    policy: Any = load_policy(tmp_path)
+    assert policy.memory_size == 16
+    assert evaluate(policy, episodes=5).lengths == (8,) * 5  # The environment takes no action outside of its space.
+    assert export_policy(policy, tmp_path / "policy.onnx").num_checked > 0
 
 
 def check_drawn(request_of: Callable[..., Any], folder: Path, count: int) -> None:

@@ -15,8 +15,9 @@ from rltune.compat.row_catalog import see_rows_of_policies
 from rltune.envs import pettingzoo
 from rltune.envs.closing import close_env
 from rltune.envs.facts import EnvFacts
-from rltune.envs.observations import find_network_spaces, make_layout, make_view
-from rltune.envs.pettingzoo import assign_policies, policy_spaces, spaces_by_agent
+from rltune.envs.masks import MaskReader, MaskSource
+from rltune.envs.observations import encode_observation, find_layout, find_network_spaces
+from rltune.envs.pettingzoo import assign_policies, describe_agent, policy_spaces, spaces_by_agent
 from rltune.envs.spaces import read_actions, to_python
 from rltune.envs.spec import EnvSpec
 from rltune.envs.step_count import read_reward
@@ -28,19 +29,28 @@ class ParallelEnvAdapter(MultiAgentEnv):
     """Adapts a ``pettingzoo.ParallelEnv`` to RLlib, with the observations and actions that networks take.
 
     RLlib's own adapter (Ray 2.60) never ends an episode in which some agents are terminated and others truncated.
+
+    Args:
+        env: The environment.
+        spec: Its specification.
     """
 
-    def __init__(self, env: Any) -> None:
+    def __init__(self, env: Any, spec: EnvSpec) -> None:
         super().__init__()
         self.env, self.metadata = env, env.metadata
         self.render_mode = getattr(env, "render_mode", None)
         self.possible_agents = list(env.possible_agents)
         self.agents = list(env.possible_agents)
         self._own = spaces_by_agent(env)
-        spaces = {agent: find_network_spaces(*pair) for agent, pair in self._own.items()}
-        actions = {agent: read_actions(pair[1]) for agent, pair in self._own.items()}
+        specs = {agent: describe_agent(spec, *pair) for agent, pair in self._own.items()}
+        spaces = {agent: find_network_spaces(*pair, specs[agent]) for agent, pair in self._own.items()}
+        actions = {agent: read_actions(pair[1], joint=specs[agent].joint_actions) for agent, pair in self._own.items()}
         self._decoders = {agent: parts.decode_one for agent, parts in actions.items() if not parts.is_identity}
-        self._layouts = {agent: make_layout(pair[0]) for agent, pair in self._own.items()}
+        self._layouts = {agent: find_layout(pair[0], specs[agent]) for agent, pair in self._own.items()}
+        masks = {agent: MaskSource.parse(specs[agent].action_mask) for agent in specs}
+        self._readers = {
+            agent: MaskReader(env, mask, self._own[agent][1]) for agent, mask in masks.items() if mask is not None
+        }
         self.observation_spaces = {agent: pair[0] for agent, pair in spaces.items()}
         self.action_spaces = {agent: pair[1] for agent, pair in spaces.items()}
         self.observation_space = gymnasium.spaces.Dict(self.observation_spaces)
@@ -53,7 +63,16 @@ class ParallelEnvAdapter(MultiAgentEnv):
         return self._encode(obs), dict(info or {})
 
     def _encode(self, obs: dict[str, Any]) -> dict[str, Any]:
-        return {agent: make_view(self._own[agent][0], self._layouts[agent], seen) for agent, seen in obs.items()}
+        return {agent: self._encode_one(agent, seen) for agent, seen in obs.items()}
+
+    def _encode_one(self, agent: str, seen: Any) -> Any:
+        layout = self._layouts[agent]
+        if layout.is_row:
+            return seen
+        flags = None
+        if reader := self._readers.get(agent):
+            flags = reader.read(seen, {}, is_over=agent not in self.agents)
+        return layout.view(encode_observation(self._own[agent][0], layout, seen, flags))
 
     def step(self, actions: dict[str, Any]) -> StepResult:
         """Step the environment with one action for every agent that is still alive.
@@ -108,7 +127,9 @@ def configure_agents(config: Any, spec: EnvSpec, facts: EnvFacts) -> None:
 
     owners = assign_policies(spec.policies or pettingzoo.SHARED, list(facts.agents))
     pairs = policy_spaces(spec, facts.spaces_by_agent)
-    spaces = {name: find_network_spaces(*pair) for name, pair in pairs.items()}
+    specs = {name: describe_agent(spec, *pair) for name, pair in pairs.items()}
+    spaces = {name: find_network_spaces(*pair, specs[name]) for name, pair in pairs.items()}
     policies = {name: PolicySpec(observation_space=pair[0], action_space=pair[1]) for name, pair in spaces.items()}
     config.multi_agent(policies=policies, policy_mapping_fn=PolicyMapping(owners))
-    see_rows_of_policies(config, {name: make_layout(pair[0]) for name, pair in pairs.items()})
+    config.environment(disable_env_checking=True)  # It would send random actions; our own check sends legal ones.
+    see_rows_of_policies(config, {name: find_layout(pair[0], specs[name]) for name, pair in pairs.items()})

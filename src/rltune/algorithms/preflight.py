@@ -12,7 +12,8 @@ from rltune.algorithms.arguments import check_unread, count_env_runners, count_l
 from rltune.algorithms.build import DEFAULT_MODULE, Build, build_config, import_config_class
 from rltune.algorithms.checks import check_algorithm
 from rltune.config.capabilities import Capabilities, capabilities_of, find_capabilities, list_algos
-from rltune.envs.pettingzoo import policy_spaces
+from rltune.envs.build import is_plain
+from rltune.envs.pettingzoo import describe_agent, policy_spaces
 from rltune.envs.spec import EnvSpec
 from rltune.errors import ConfigError
 from rltune.search.space import Space
@@ -124,8 +125,11 @@ def _build_module(config: AlgorithmConfig, build: Build) -> None:
     check_spaces(build.algo, build.env, pair, row)
     check_mask(build.algo, build.env.id, build.facts.mask, build.facts.action_space, row)
     pairs = {DEFAULT_MODULE: pair} if pair else policy_spaces(build.env, build.facts.spaces_by_agent)
-    spec = build.with_params({}).env if pair else None
-    spaces = {name: find_network_spaces(*pair, spec) for name, pair in pairs.items()}
+    env = build.with_params({}).env
+    spaces = {
+        name: find_network_spaces(*pair, env if env.policies is None else describe_agent(env, *pair))
+        for name, pair in pairs.items()
+    }
     try:
         config.get_multi_rl_module_spec(spaces=spaces, inference_only=False).build()
     except Exception as error:  # Whatever RLlib's model catalogs raise, the network cannot be built.
@@ -136,6 +140,23 @@ def _build_module(config: AlgorithmConfig, build: Build) -> None:
             "an environment whose observations and actions the algorithm handles",
             "choose another env= or algo=",
         ) from None
+
+
+def check_vector_env(build: Build) -> None:
+    """Refuse a registered vector environment for an environment whose copies rltune has to wrap one by one.
+
+    Raises:
+        ConfigError: Observations, actions, a mask or a setting of the environment need single copies.
+    """
+    vectorize = "vector_entry_point"
+    if build.vectorize == vectorize and not is_plain(build.with_params({}).env, build.facts):
+        raise ConfigError(
+            "env.vectorize",
+            vectorize,
+            f"with env.id={build.env.id}: its observations or actions are made ready for networks copy by copy",
+            "an environment of float vectors, without a mask, and with the actions that networks choose",
+            "env.vectorize=sync",
+        )
 
 
 def check_spaces(

@@ -227,21 +227,27 @@ def see_rows(config: Any, layout: Layout) -> None:
     config.rl_module(model_config={**config.model_config, LAYOUT: layout.to_dict()})
     give_catalog(config)
     if layout.mask:
-        from rltune.compat.masked_modules import find_masked_class
-
         spec = config._rl_module_spec
-        spec.module_class = spec.module_class or find_masked_class(config)
+        spec.module_class = spec.module_class or _find_masked_class(config)
+
+
+def _find_masked_class(config: Any) -> type | None:
+    from rltune.compat.masked_modules import find_masked_class  # It imports this module.
+
+    return find_masked_class(config)
 
 
 def see_rows_of_policies(config: Any, layouts: Mapping[str, Layout]) -> None:
     """Do the same for the networks of several policies, each of which has a layout of its own."""
-    if not any(layout.images for layout in layouts.values()):
+    rows = {name for name, layout in layouts.items() if layout.images or layout.mask}
+    if not rows:
         return
     given, own = getattr(config._rl_module_spec, "catalog_class", None), find_catalog(type(config))
     specs = {
         name: RLModuleSpec(
-            catalog_class=given or (own if layout.images else None),
-            model_config={**config.model_config, **({LAYOUT: layout.to_dict()} if layout.images else {})},
+            module_class=_find_masked_class(config) if layout.mask else None,
+            catalog_class=given or (own if name in rows else None),
+            model_config={**config.model_config, **({LAYOUT: layout.to_dict()} if name in rows else {})},
         )
         for name, layout in layouts.items()
     }

@@ -24,7 +24,7 @@ from rltune.algorithms.arguments import (
 from rltune.algorithms.build import Build, make_inputs_absolute
 from rltune.algorithms.checks import check_algorithm, list_encoders
 from rltune.algorithms.normalising import find_obstacles, list_notes, remove_from_space, remove_from_values
-from rltune.algorithms.preflight import check_corners, check_mask, check_spaces
+from rltune.algorithms.preflight import check_corners, check_mask, check_spaces, check_vector_env
 from rltune.checkpoints.clients import make_address
 from rltune.checkpoints.store import Store, open_store
 from rltune.cluster.ray_cluster import check_address, machine_of
@@ -336,6 +336,8 @@ def make_plan(config: RunConfig, begun: Path | None = None, meanwhile: Callable[
     algo = make_inputs_absolute(config.algo)
     folder = begun or sweep_folder_of(config, make_sweep_name(config))
     stored_name = config.name or folder.name
+    build = Build(algo, spec, config.env.vectorize, request.gpus, config.replicates, config.precision, facts=facts)
+    check_vector_env(build)
     return Plan(
         folder=folder,
         resumed=begun is not None,
@@ -360,7 +362,7 @@ def make_plan(config: RunConfig, begun: Path | None = None, meanwhile: Callable[
         scheduler=config.scheduler,
         criteria=criteria,
         space=space,
-        build=Build(algo, spec, config.env.vectorize, request.gpus, config.replicates, config.precision, facts=facts),
+        build=build,
         baseline=baseline,
         request=request,
         notes=(*notes, *note_values_outside(space, baseline), *filter(None, optional_notes)),

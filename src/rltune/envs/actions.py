@@ -217,6 +217,8 @@ class ActionParts:
         Raises:
             ValueError: The flags of a choice are missing, or of another number.
         """
+        if isinstance(mask, np.ndarray) and mask.dtype == object:  # Gymnasium's vector environments have one of lists.
+            return np.stack([np.concatenate([*_list_arrays(self.flatten_mask(each))]) for each in mask.ravel()])
         if not _has_parts(self.space, mask):
             return mask
         masks = list(_walk_mask(self.space, mask))

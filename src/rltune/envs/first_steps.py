@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from rltune.envs.actions import ActionParts
 from rltune.envs.guest import call_guest
 from rltune.envs.masks import AUTO, OFF, SETTING, MaskReader, MaskSource, draw_legal, find_mask
 from rltune.envs.objective import make_score
@@ -103,12 +104,7 @@ class FirstSteps:
 
     def draw_action(self) -> Any:
         """Draw a random action that is legal as far as the environment says so, in the form that training sends."""
-        action = self._chosen.sample()
-        if self._flags is not None and self.mask is not None:
-            legal = draw_legal(self._flags, self.mask, self._random)
-            choice = legal[0] if self._actions.is_choice else legal
-            action = (choice, *action[1:]) if isinstance(action, tuple) else choice
-        return to_python(self._chosen, action) if self._actions.is_identity else self._actions.decode_one(action)
+        return draw_action(self._actions, self._chosen, self._flags, self.mask, self._random)
 
     @contextlib.contextmanager
     def _explain_illegal(self) -> Iterator[None]:
@@ -176,13 +172,39 @@ def check_first_steps(env: Any, spec: EnvSpec) -> tuple[MaskSource | None, list[
     if play.excess:
         notes.append(describe_excess(play.excess))
     if play.mask:
-        notes.append(
-            f"action mask: {play.mask.describe()}. Policies choose legal actions alone, so returns are not those known "
-            f"from policies without a mask; {SETTING}={OFF} leaves it out"
-        )
+        notes.append(describe_mask(play.mask))
     if spec.objective:
         _check_score(play, spec)
     return play.mask, notes
+
+
+def draw_action(
+    actions: ActionParts, chosen: Any, flags: Any, mask: MaskSource | None, rng: np.random.Generator
+) -> Any:
+    """Draw a random action in the form that training sends.
+
+    Args:
+        actions: The parts of actions, each of which is chosen by itself.
+        chosen: The space in which a network chooses them.
+        flags: Those of the legal actions; None without a mask.
+        mask: Where they come from.
+        rng: Draws legal values.
+    """
+    action = chosen.sample()
+    if flags is not None and mask is not None:
+        legal = draw_legal(flags, mask, rng)
+        choice = legal[0] if actions.is_choice else legal
+        action = (choice, *action[1:]) if isinstance(action, tuple) else choice
+    return to_python(chosen, action) if actions.is_identity else actions.decode_one(action)
+
+
+def describe_mask(mask: MaskSource, agent: str = "") -> str:
+    """Return the note on an environment's mask, or on that of one of its agents."""
+    of = f" of {agent}" if agent else ""
+    return (
+        f"action mask{of}: {mask.describe()}. Policies choose legal actions alone, so returns are not those known "
+        f"from policies without a mask; {SETTING}={OFF} leaves it out"
+    )
 
 
 def describe_unseeded(env_id: str, difference: str) -> str:

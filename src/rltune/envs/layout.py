@@ -56,7 +56,7 @@ class Leaf(NamedTuple):
         sizes: The number of values of each element of a one-hot leaf; empty if its elements are flags of 0 and 1. Of a
             mask, the number of values of each choice if its columns are of all combinations of them (`join_flags`).
         starts: The least value of each element of a one-hot leaf.
-        scale: By what networks divide an image; its greatest value.
+        scale: By what networks divide an image; its greatest absolute value.
         channels: Where an image has its channels: `FIRST`, `LAST` or `NONE`.
     """
 

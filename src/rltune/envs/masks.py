@@ -146,6 +146,26 @@ def find_mask(
     return None
 
 
+def find_mask_of_agent(space: gymnasium.Space[Any], sizes: Sequence[int]) -> MaskSource | None:
+    """Find the mask in the observations of one of several agents; None if they have none.
+
+    Args:
+        space: That of its observations.
+        sizes: The number of values of each choice of its actions.
+
+    Raises:
+        ConfigError: As for `find_mask`.
+    """
+    if not sizes or not isinstance(space, spaces.Dict) or KEY not in space.spaces:
+        return None
+    count, source = spaces.flatdim(space[KEY]), MaskSource(OBSERVATION, tuple(sizes))
+    for form in (source, source._replace(joint=True)):
+        if count == form.num_flags:
+            return form
+    where = source.describe().partition(",")[0]
+    raise ConfigError(SETTING, AUTO, f": {where} has {count} flags", _describe_allowed(sizes), OFF_FIX)
+
+
 def _list_masks(
     env: Any, observation: Any, info: Mapping[str, Any], sizes: tuple[int, ...]
 ) -> Iterator[tuple[MaskSource, Any]]:
@@ -211,13 +231,14 @@ class MaskReader:
     """Reads the flags of the legal actions after each reset and step of an environment.
 
     Args:
-        env: The environment with its wrappers.
+        env: The environment with its wrappers; not used if the observation has the mask.
         source: Where its mask is.
+        action_space: The space of the actions of which it is; None is the environment's.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], source: MaskSource) -> None:
+    def __init__(self, env: Any, source: MaskSource, action_space: Any = None) -> None:
         self.env, self.source = env, source
-        self._actions = ActionParts(describe_space(env.action_space))
+        self._actions = ActionParts(describe_space(env.action_space if action_space is None else action_space))
         ends = np.cumsum([source.num_flags] if source.joint else source.sizes)
         self._begins = np.concatenate([[0], ends[:-1]])
 

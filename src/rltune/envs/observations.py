@@ -111,10 +111,9 @@ def _describe_leaf(path: tuple[Key, ...], space: Any, name: str, encoding: str |
         return leaf
     channels = _find_channels(space) if encoding in (None, IMAGE) else _CHANNELS[encoding]
     if encoding is None:
-        if channels and _is_image(space, leaf._replace(channels=channels)):
-            return _describe_image(leaf, space, channels)
         _check_whole(leaf, space)
-        return leaf
+        is_image = channels and _is_image(space, leaf._replace(channels=channels))
+        return _describe_image(leaf, space, channels) if is_image else leaf
     is_box = isinstance(space, spaces.Box) and 0 not in shape
     if not is_box or len(shape) not in ((2, 3, 4) if encoding == IMAGE else (3, 4)):
         raise ConfigError(
@@ -156,9 +155,10 @@ def _is_image(space: Any, leaf: Leaf) -> bool:
 
 
 def _describe_image(leaf: Leaf, space: Any, channels: str) -> Leaf:
-    high = float(space.high.max())
-    is_above_one = math.isfinite(high) and high > 1 and float(space.low.min()) >= 0
-    return leaf._replace(kind=IMAGE, channels=channels, scale=high if is_above_one else 1.0)
+    greatest = max(abs(float(space.low.min())), abs(float(space.high.max())))
+    # Some use the greatest number of a type as infinity.
+    is_bound = math.isfinite(greatest) and (np.dtype(space.dtype).itemsize <= 2 or greatest <= MAX_WHOLE)
+    return leaf._replace(kind=IMAGE, channels=channels, scale=greatest if is_bound and greatest > 1 else 1.0)
 
 
 def _describe_choices(leaf: Leaf, space: Any, encoding: str | None) -> Leaf:
@@ -238,7 +238,8 @@ def find_layout(space: gymnasium.Space[Any], spec: EnvSpec | None = None) -> Lay
 
     Args:
         space: The environment's observation space.
-        spec: The environment, as its build has it; None is one of several agents, which have no settings of their own.
+        spec: The environment, as its build has it, or as `describe_agent` has it for one of several agents; None is one
+            without settings.
 
     Raises:
         ConfigError: As `make_layout`.

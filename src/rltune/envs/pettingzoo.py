@@ -10,20 +10,26 @@ import copy
 import importlib
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
+
+import numpy as np
 
 from rltune.envs.closing import close_env
 from rltune.envs.copies import Copy, build_copy
 from rltune.envs.facts import EnvFacts, select_json
-from rltune.envs.first_steps import describe_excess, describe_unseeded, find_difference
+from rltune.envs.first_steps import describe_excess, describe_mask, describe_unseeded, draw_action, find_difference
 from rltune.envs.guest import call_guest, import_guest
 from rltune.envs.inspection import digest_sources
+from rltune.envs.masks import KEY, OFF, OFF_FIX, SETTING, MaskReader, MaskSource, find_mask_of_agent
 from rltune.envs.observations import find_network_spaces
 from rltune.envs.spaces import (
     check_observation,
     check_reward,
+    make_network_actions,
     name_setting,
+    read_actions,
     to_python,
 )
 from rltune.envs.spec import EnvSpec, resolve_variables
@@ -187,8 +193,8 @@ class TeamEnv:
 
     def step(self, actions: Mapping[str, Any]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Step all agents; the reward is the sum over the agents, and the episode ends when no agent is left."""
-        sent = {agent: to_python(self.action_space[agent], action) for agent, action in actions.items()}
-        obs, rewards, *_ = self._env.step(sent)
+        obs, rewards, *_ = self._env.step(to_python(self.action_space, actions))
+        obs = {agent: seen for agent, seen in obs.items() if agent in self._env.agents}  # Others do not act any more.
         return obs, sum(map(read_reward, rewards.values())), not self._env.agents, False, {}
 
 
@@ -214,16 +220,22 @@ def check_agents(spec: EnvSpec) -> EnvFacts:
         try:
             with call_guest("make"):
                 env = make_parallel_env(spec)
+            spaces = spaces_by_agent(env)
+            masks = {agent: MaskSource.parse(describe_agent(spec, *pair).action_mask) for agent, pair in spaces.items()}
             with call_guest("reset"):
                 first = copy.deepcopy(env.reset(seed=0)[0])
-                again = copy.deepcopy(env.reset(seed=0)[0])
+                again, infos = copy.deepcopy(env.reset(seed=0))
+            for agent in env.agents:
+                _refuse_info(spec, agent, infos)
             with call_guest("step 1"):
-                drawn = {agent: to_python(space := env.action_space(agent), space.sample()) for agent in env.agents}
+                rng = np.random.default_rng(0)
+                drawn = {agent: _draw_action(spaces[agent][1], masks[agent], again[agent], rng) for agent in env.agents}
                 then, rewards, *_ = env.step(drawn)
-            spaces = spaces_by_agent(env)
         except GuestError as fault:
             if not isinstance(fault.__cause__, Exception):
                 raise
+            if fault.call.startswith(("reset", "step")):
+                raise fault.rewrite(f": {fault.problem}", key="env.id", value=spec.id) from fault.__cause__
             raise ConfigError(
                 "env.id",
                 spec.id,
@@ -232,8 +244,11 @@ def check_agents(spec: EnvSpec) -> EnvFacts:
                 "env.kwargs={}",
             ) from None
         for pair in policy_spaces(spec, spaces).values():
-            find_network_spaces(*pair)
+            find_network_spaces(*pair, describe_agent(spec, *pair))
         notes: dict[str, str] = {}  # The first note of each kind.
+        for agent, mask in masks.items():
+            if mask is not None:
+                notes.setdefault("mask", describe_mask(mask, agent))
         for agent, (observation_space, _) in spaces.items():
             try:
                 for observations in (first, then):
@@ -259,6 +274,42 @@ def check_agents(spec: EnvSpec) -> EnvFacts:
         if env is not None:
             with call_guest("close"):
                 close_env(env)
+
+
+def describe_agent(spec: EnvSpec, observation_space: Any, action_space: Any) -> EnvSpec:
+    """Return the specification of what one of several agents sees and does: with the mask in its observations.
+
+    Args:
+        spec: The environment.
+        observation_space: The agent's.
+        action_space: The agent's.
+
+    Raises:
+        ConfigError: What its observations call a mask has no flag for each of its actions.
+    """
+    is_off = spec.action_mask == OFF
+    mask = None if is_off else find_mask_of_agent(observation_space, read_actions(action_space).sizes)
+    setting = mask.to_dict() if mask else OFF
+    return replace(spec, policies=None, encode={}, action_mask=setting, joint_actions=bool(mask and mask.joint))
+
+
+def _refuse_info(spec: EnvSpec, agent: str, infos: Any) -> None:
+    """Refuse a mask in an agent's info, from which several agents do not take it."""
+    if spec.action_mask != OFF and isinstance(info := (infos or {}).get(agent), Mapping) and KEY in info:
+        raise ConfigError(
+            SETTING,
+            spec.action_mask,
+            f": the info of {agent} has an {KEY}",
+            f"with several agents, a Dict observation with the part {KEY}",
+            OFF_FIX,
+        )
+
+
+def _draw_action(space: Any, mask: MaskSource | None, observation: Any, rng: np.random.Generator) -> Any:
+    """Draw a random action of an agent, a legal one if its observation has a mask."""
+    actions = read_actions(space)
+    flags = None if mask is None else MaskReader(None, mask, space).read(observation, {})
+    return draw_action(actions, make_network_actions(actions), flags, mask, rng)
 
 
 def policy_spaces(spec: EnvSpec, spaces: Mapping[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:

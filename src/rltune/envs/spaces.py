@@ -196,12 +196,10 @@ class Without(gymnasium.ObservationWrapper[Any, Any, Any]):
 
     def __init__(self, env: gymnasium.Env[Any, Any], keys: Sequence[str]) -> None:
         super().__init__(env)
-        self._paths = [tuple(str(key).split(".")) for key in keys]
-        for path in self._paths:
-            leaves = (tuple(map(str, leaf)) for leaf, _ in list_leaves(env.observation_space))
-            if not any(leaf[: len(path)] == path for leaf in leaves):
-                allowed = f"leaves of {env.observation_space}"
-                raise ConfigError("", ABSENT, f"Without: there is no leaf {'.'.join(path)}", allowed, "keys: [...]")
+        self._names = set(map(str, keys))
+        if missing := self._names.difference(_list_names(env.observation_space)):
+            allowed = f"leaves of {env.observation_space}"
+            raise ConfigError("", ABSENT, f"Without: there is no leaf {min(missing)}", allowed, "keys: [...]")
         self.observation_space = nest_spaces(self._leave_out(env.observation_space, env.observation_space))
 
     def observation(self, observation: Any) -> Any:
@@ -214,7 +212,11 @@ class Without(gymnasium.ObservationWrapper[Any, Any, Any]):
             return value
         keyed = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
         parts = [(key, part, (*above, str(key))) for key, part in keyed]
-        kept = {key: self._leave_out(part, value[key], path) for key, part, path in parts if path not in self._paths}
+        kept = {
+            key: self._leave_out(part, value[key], path)
+            for key, part, path in parts
+            if ".".join(path) not in self._names
+        }
         return kept if isinstance(space, spaces.Dict) else tuple(kept.values())
 
 
@@ -223,6 +225,14 @@ def nest_spaces(parts: Any) -> gymnasium.Space[Any]:
     if isinstance(parts, dict):
         return spaces.Dict(OrderedDict((key, nest_spaces(part)) for key, part in parts.items()))
     return spaces.Tuple(map(nest_spaces, parts)) if isinstance(parts, tuple) else parts
+
+
+def _list_names(space: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
+    """Yield the names of all parts of nested Dict and Tuple spaces."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        for key, part in space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces):
+            yield ".".join((*path, str(key)))
+            yield from _list_names(part, (*path, str(key)))
 
 
 def read_actions(space: gymnasium.Space[Any], *, joint: bool = False, clips: bool = False) -> ActionParts:
@@ -308,7 +318,8 @@ def to_python(space: gymnasium.Space[Any], action: Any) -> Any:
     if isinstance(space, spaces.Discrete):
         return int(action)
     if isinstance(space, spaces.Dict):
-        return {key: to_python(part, action[key]) for key, part in space.spaces.items()}
+        # Of several agents, those that have left the episode do not act.
+        return {key: to_python(part, action[key]) for key, part in space.spaces.items() if key in action}
     if isinstance(space, spaces.Tuple):
         return tuple(map(to_python, space.spaces, action))
     return action if space.shape else np.asarray(action)

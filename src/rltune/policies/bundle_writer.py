@@ -24,8 +24,8 @@ from rltune.config.capabilities import list_algos, network_of
 from rltune.envs.actions import ActionParts
 from rltune.envs.facts import EnvFacts, describe_space
 from rltune.envs.layout import FIRST, Layout, Leaf
-from rltune.envs.observations import make_layout
-from rltune.envs.pettingzoo import assign_policies, policy_spaces
+from rltune.envs.observations import find_layout, make_layout
+from rltune.envs.pettingzoo import assign_policies, describe_agent, policy_spaces
 from rltune.envs.spec import spec_of
 from rltune.policies.bundle_reader import (
     FORMAT,
@@ -64,7 +64,7 @@ def write_bundle(
     Args:
         module: A live RLModule of an algorithm with a ``network`` in `rltune.config.capabilities`; only read.
         folder: Made if it is missing; its two files are replaced.
-        info: Where the policy came from; JSON-able, non-finite numbers become null.
+        info: Where the policy came from; JSON-able. Non-finite numbers become null, except in its ``env``.
         observation_stats: ``mean``, ``var``, ``clip`` (None: no clipping) and optionally ``eps`` of an
             observation filter: ``clip((x - mean) / (sqrt(var) + eps))``. None: no filter.
         observation_space: The environment's own space, of which the module sees rows. None: the module's.
@@ -89,7 +89,8 @@ def write_bundle(
             weights[f"observation.{key}"] = np.asarray(observation_stats[key], np.float64).reshape(-1)
     spec |= {
         "format": FORMAT,
-        "info": _make_jsonable(info),
+        # An argument of the environment may be infinite, and is needed to make it again.
+        "info": {key: _make_jsonable(value, has_infinite=key == "env") for key, value in info.items()},
         "layout": layout.to_dict(),
         "observation_space": describe_space(seen),
         "action_space": describe_space(module.action_space if action_space is None else action_space),
@@ -134,6 +135,7 @@ def write_policies(
             info=info,
             observation_space=observation_space,
             action_space=action_space,
+            layout=find_layout(observation_space, describe_agent(spec, observation_space, action_space)),
             actions=actions,
         )
     _write_description({"format": FORMAT, "owners": owners}, folder)
@@ -141,7 +143,7 @@ def write_policies(
 
 def _write_description(description: dict[str, Any], folder: Path) -> None:
     """Write ``policy.json`` after all other files, so that its presence shows that the bundle is complete."""
-    (folder / "policy.json").write_text(json.dumps(description, indent=1, allow_nan=False), encoding="utf-8")
+    (folder / "policy.json").write_text(json.dumps(description, indent=1), encoding="utf-8")
 
 
 def read_filter_stats(connector: Any) -> dict[str, Any] | None:
@@ -270,14 +272,14 @@ def _describe_layer(layer: nn.Module, prefix: str, weights: dict[str, np.ndarray
     return entry
 
 
-def _make_jsonable(value: Any) -> Any:
-    """Convert values to JSON types: NumPy arrays to lists, paths to text, non-finite numbers to None."""
+def _make_jsonable(value: Any, has_infinite: bool) -> Any:
+    """Convert values to JSON types: arrays to lists, paths to text, infinite numbers to None unless they may stay."""
     if isinstance(value, dict):
-        return {str(k): _make_jsonable(v) for k, v in value.items()}
+        return {str(k): _make_jsonable(v, has_infinite) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_make_jsonable(v) for v in value]
+        return [_make_jsonable(v, has_infinite) for v in value]
     if isinstance(value, np.ndarray | np.generic):
-        return _make_jsonable(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
+        return _make_jsonable(value.tolist(), has_infinite)
+    if isinstance(value, float) and not (has_infinite or math.isfinite(value)):
         return None
     return value if isinstance(value, str | int | float | bool | None) else str(value)
