@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -112,8 +113,9 @@ def _list_words(job: Job) -> list[str]:
     "submit algo=ppo env=cartpole",
     SubmitConfig,
     ComposedCommand,
-    prepare=store_run_schema,
+    prepare=store_run_schema,  # Also for a shell's completion, which begins nothing.
     takes_jobs=True,
+    begin=functools.partial(store_schema, "run", RunConfig),
     check=check_submissions,
 )
 def submit(jobs: Sequence[Job]) -> Answer:
