@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rltune.cli.service import LogsConfig, ServeConfig, logs, serve
+from rltune.cli.service import LogsConfig, ServeConfig, logs, serve, submit
 from rltune.compose.command_settings import read_command_settings
 from rltune.errors import ConfigError
 from rltune.service.folder import TOKEN
@@ -26,6 +26,17 @@ def test_a_port_that_cannot_be_is_refused(tmp_path: Path, port: int) -> None:
         serve.work(read_command_settings("serve", ServeConfig, [f"port={port}", f"output_dir={tmp_path}"]))
     assert (error.value.key, error.value.exit_code) == ("port", 2)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_submission_is_checked_by_the_service_and_not_queued(
+    service: Serviced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TOKEN, "a-token")
+    typed = ["algo=ppo", "seed=3", "check=true", f"service.address={service.address}"]
+    monkeypatch.setattr("sys.argv", ["submit", *typed])
+    answer = submit.answer(typed)
+    assert answer.data["sweeps"][0]["overrides"] == ["algo=ppo", "seed=3"]
+    assert service.queue.list() == []
 
 
 def test_the_log_of_a_waiting_sweep_says_that_it_waits(

@@ -47,6 +47,15 @@ def test_a_sweep_is_submitted_shown_and_stopped(service: Serviced) -> None:
     assert service.ask("POST", "/api/sweeps/whole/resume", headers=BEARER).json()["state"] == "queued"
 
 
+def test_a_sweep_is_checked_without_being_submitted(service: Serviced) -> None:
+    before = names(service)
+    assert service.client.check_sweep("algo=ppo", "seed=3", name="asked")["name"] == "asked"
+    with pytest.raises(RltuneError) as refused:
+        service.client.check_sweep("budget.trails=3")
+    assert refused.value.key == "budget.trails"
+    assert names(service) == before
+
+
 def test_a_probe_needs_no_token_and_metrics_do(service: Serviced) -> None:
     assert service.ask("GET", "/health").json() == {"rltune": "well"}
     assert service.ask("GET", "/metrics").status_code in (303, 401)
@@ -198,7 +207,7 @@ def test_every_curl_line_of_the_docs_is_answered(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "service.md").read_text()
     (block,) = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
     setting, *lines = block.splitlines()
-    assert len(lines) == 12
+    assert len(lines) == 13
     with run_service(tmp_path / "outputs") as service:
         for line in lines:
             folder = service.sweeps.folder.sweeps / "first"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from omegaconf import MISSING, DictConfig, OmegaConf, open_dict
 
@@ -20,6 +22,9 @@ from rltune.config.schema import RunConfig
 from rltune.errors import RltuneError, clean_text
 from rltune.formatting import spell_command
 from rltune.service.folder import ServiceFolder
+
+if TYPE_CHECKING:
+    from rltune.service.client import Client
 
 # Settings of the command `submit` itself, which are not passed to the sweep.
 COMMAND_KEYS = ("group", "service.address", "output_dir")
@@ -78,22 +83,49 @@ def store_run_schema(words: list[str]) -> list[str]:
     return words
 
 
-@command("submit algo=ppo env=cartpole", SubmitConfig, ComposedCommand, prepare=store_run_schema, takes_jobs=True)
-def submit(jobs: Sequence[Job]) -> Answer:
-    """Submit a sweep to the queue of a service."""
+def check_submissions(jobs: Sequence[Job]) -> Answer:
+    """Let the service check sweeps for ``check=true`` without submitting them."""
+    client = _open_client(jobs)
+    checked = [client.check_sweep(*_list_words(job)) for job in jobs]
+
+    def show() -> None:
+        for each in checked:
+            print(f"{each['name']} can be submitted to {client.address}: {' '.join(each['overrides'])}")
+
+    return Answer({"ok": True, "sweeps": checked}, show)
+
+
+def _open_client(jobs: Sequence[Job]) -> Client:
+    """Check the jobs of one command line as far as this is possible here, and return a client of their service."""
     for job in jobs:
         check_job(job)
     from rltune.service.client import Client
 
-    first = jobs[0].settings
-    client = Client(first.service.address, output_dir=first.output_dir)
-    group = first.group
+    settings = jobs[0].settings
+    return Client(settings.service.address, output_dir=settings.output_dir)
+
+
+def _list_words(job: Job) -> list[str]:
+    return [word for word in job.words if word.partition("=")[0].lstrip("+") not in COMMAND_KEYS]
+
+
+@command(
+    "submit algo=ppo env=cartpole",
+    SubmitConfig,
+    ComposedCommand,
+    prepare=store_run_schema,  # Also for a shell's completion, which begins nothing.
+    takes_jobs=True,
+    begin=functools.partial(store_schema, "run", RunConfig),
+    check=check_submissions,
+)
+def submit(jobs: Sequence[Job]) -> Answer:
+    """Submit a sweep to the queue of a service."""
+    client, group = _open_client(jobs), jobs[0].settings.group
     if len(jobs) > 1:
         group = group or f"group-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     submissions = []
     for job in jobs:
-        words = [word for word in job.words if word.partition("=")[0].lstrip("+") not in COMMAND_KEYS]
-        submissions.append(client.submit(*words, group=group))
+        submissions.append(client.submit(*_list_words(job), group=group))
         print(f"{submissions[-1]['name']}: {submissions[-1]['in_words']}", flush=True)
     first_name = submissions[0]["name"]
     page = f"{client.address}/sweeps/{first_name}"

@@ -31,6 +31,8 @@ from rltune.service.admission import RECEIVE, Admission
 from rltune.service.descriptions import describe_event
 from rltune.service.metrics import CONTENT_TYPE, write_metrics
 from rltune.service.models import (
+    CheckBody,
+    CheckDescription,
     EnqueueBody,
     EventDescription,
     Refusal,
@@ -157,6 +159,12 @@ def make_router(service: SweepService, admission: Admission) -> APIRouter:
         sweep = await admission.run(request, service.submit, body.overrides, body.name, body.group)
         response.headers["Location"] = f"{API}sweeps/{quote(sweep['name'])}"
         return sweep
+
+    @router.post("/checks", responses=declare(403, 409, 413))
+    async def check(body: CheckBody, request: Request) -> CheckDescription:
+        """Check a sweep as far as a submission is checked, without submitting it."""
+        checked = await admission.run(request, service.check, body.overrides, body.name)
+        return {"name": checked.name, "overrides": [*checked.overrides]}
 
     @router.get("/sweeps/{name}", responses=declare(404))
     def show(name: str) -> SweepDescription:

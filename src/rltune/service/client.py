@@ -104,6 +104,14 @@ class Client:
         all_overrides = [*overrides, *spell_settings(settings)]
         return dict(self._send("POST", "sweeps", {"overrides": all_overrides, "name": name, "group": group}).json())
 
+    def check_sweep(self, *overrides: str, name: str | None = None) -> dict[str, Any]:
+        """Check a sweep as `submit` does, without submitting it; return its name and overrides.
+
+        Raises:
+            RltuneError: It cannot be run; three parts say why.
+        """
+        return dict(self._send("POST", "checks", {"overrides": [*overrides], "name": name}).json())
+
     def list(self, group: str | None = None, limit: int | None = None, offset: int = 0) -> list[dict[str, Any]]:
         """List submitted sweeps: running ones first, then queued ones in order, then ended ones.
 

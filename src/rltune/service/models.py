@@ -39,6 +39,20 @@ class SubmitBody(RequestBody):
     group: Annotated[str, Field(json_schema_extra={"pattern": f"^{GROUP}$"})] | None = None
 
 
+class CheckBody(RequestBody):
+    """The settings of a sweep that is checked and not submitted, as for a submission."""
+
+    overrides: list[str]
+    name: Annotated[str, Field(json_schema_extra={"pattern": f"^(?!latest$){NAME}$"})] | None = None
+
+
+class CheckDescription(TypedDict):
+    """A sweep that could be submitted: its name, made if none was given, and its settings as they were typed."""
+
+    name: str
+    overrides: list[str]
+
+
 class ResumeBody(RequestBody):
     """The settings that change from now on, such as ``budget.trials=40``."""
 

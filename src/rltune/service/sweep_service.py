@@ -63,11 +63,22 @@ class SweepService:
         if group is not None and not re.fullmatch(GROUP, group):
             allowed = "letters, digits, - _ . (255 characters at most)"
             raise ConfigError("group", group, "is no name", allowed, "group=first-try")
-        checked = self.run_check(check_submission, overrides, str(self.folder.sweeps), name, is_wanted=is_wanted)
+        checked = self.check(overrides, name, is_wanted)
         _require_client(is_wanted)
         self.submissions.add(checked.name, checked.overrides, group, checked.settings)
         self.dispatcher.wake()
         return self.show(checked.name)
+
+    def check(
+        self, overrides: Sequence[str], name: str | None = None, is_wanted: Callable[[], bool] = lambda: True
+    ) -> CheckedSweep:
+        """Check a sweep as `submit` does, without submitting it.
+
+        Raises:
+            ConfigError: It cannot be run.
+            StudyError: There is a sweep of this name.
+        """
+        return self.run_check(check_submission, overrides, str(self.folder.sweeps), name, is_wanted=is_wanted)
 
     def list(self, group: str | None = None, limit: int | None = None, offset: int = 0) -> list[SweepDescription]:
         """Describe submissions, of one group or all: at most ``limit`` of them, after the first ``offset``."""
