@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from real import Project
 from rltune.certification.champion import (
     Candidate,
     _compare,
+    _find_env,
     _make_description,
     _make_tags,
     _open_model,
@@ -24,7 +26,7 @@ from rltune.certification.finalists import EVALUATION_SEED, Finalist
 from rltune.certification.result import Certification, CertifiedPolicy, Configuration, SeedResult, judge_configurations
 from rltune.certification.selection import Player
 from rltune.config.schema import EnvConfig, ObjectiveConfig, RewardsConfig
-from rltune.envs.spec import specify_env
+from rltune.envs.spec import EnvSpec, specify_env
 from rltune.formatting import format_objective
 from rltune.policies.evaluation import evaluate
 from rltune.policies.policy import load_policy
@@ -216,3 +218,50 @@ def test_a_champion_that_a_resume_registers_again_is_still_called_one(tmp_path: 
     assert model is not None
     assert (model["champion"], model["uri"]) == (True, champion(450.0).uri)
     assert model["why"] == "as before"
+
+
+LIMIT = {"entry_point": "gymnasium.wrappers:TimeLimit", "kwargs": {"max_episode_steps": 100}}
+OURS = EnvSpec("knobs:Knobs-v0", {"repeat": 1}, (LIMIT,), max_copies=3)
+
+
+def test_a_champion_acts_with_the_arguments_that_its_sweep_found() -> None:
+    longer = {**LIMIT, "kwargs": {"max_episode_steps": 200}}
+    theirs = _find_env(EnvSpec("knobs:Knobs-v0", {"repeat": 4}, (longer,), max_copies=7), OURS)
+    assert theirs == EnvSpec("knobs:Knobs-v0", {"repeat": 4}, (longer,), max_copies=3)
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        replace(OURS, id="os:Knobs-v0"),
+        replace(OURS, wrappers=({**LIMIT, "entry_point": "os:TimeLimit"},)),
+        replace(OURS, wrappers=()),
+        replace(OURS, wrappers=(LIMIT, LIMIT)),
+        replace(OURS, kwargs={"repeat": "${oc.env:SECRET}"}),
+    ],
+)
+def test_a_champion_names_nothing_that_its_comparison_runs(theirs: EnvSpec) -> None:
+    assert _find_env(theirs, OURS) is None
+
+
+def test_a_champion_with_other_arguments_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is of the same environment, as its tag says, but was scored on another number of episodes."""
+    challenger = replace(candidate(6.0), env=OURS)
+    tags = {"rltune.env_digest": OURS.digest, "rltune.episodes": "7 others"}
+
+    class Files(ModelRegistry):
+        def fetch(self, model: RegisteredModel, folder: Path) -> Path:
+            return folder
+
+    class Plays(Player):
+        def start(self, function: str, **arguments: Any) -> Any:
+            self.env = arguments["env"]
+
+        def finish_evaluation(self, *_: Any) -> Evaluation:
+            return Evaluation((5.0,), (1,), 5.0, 0.0, 5.0, None, None, 5.0, 5.0)
+
+    info = {"env": replace(OURS, kwargs={"repeat": 4}).to_dict()}
+    monkeypatch.setattr("rltune.policies.policy.load_policy", lambda _: SimpleNamespace(info=info))
+    player = Plays()
+    assert _compare(challenger, champion(5.0, **tags), Files("no://registry"), player)[0]
+    assert player.env["kwargs"] == {"repeat": 4}

@@ -11,7 +11,7 @@ import math
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -218,14 +218,30 @@ def _find_score(before: RegisteredModel, candidate: Candidate, registry: ModelRe
             policy = load_policy(files)
         except (RegistryError, RltuneError):  # Its files are gone, or come from an incompatible version of rltune.
             return None
-        if spec_of(policy.info["env"]).digest != candidate.env.digest:
+        env, copies = _find_env(spec_of(policy.info["env"]), candidate.env), candidate.copies
+        if env is None or (ENV_TAG not in before.tags and env.digest != candidate.env.digest):
             return None
         with player.open(candidate.num_episodes):
-            env, copies = candidate.env.to_dict(), candidate.copies
-            future = player.start_evaluation(Path(files), candidate.num_episodes, env=env, copies=copies, trust=False)
+            future = player.start_evaluation(
+                Path(files), candidate.num_episodes, env=env.to_dict(), copies=copies, trust=False
+            )
             task, who = "evaluating the present champion for comparison", f"version {before.version}"
             theirs = player.finish_evaluation(future, task, who)
     return theirs.mean if theirs else None
+
+
+def _find_env(champions: EnvSpec, ours: EnvSpec) -> EnvSpec | None:
+    """Return this sweep's environment with the arguments that the champion's sweep has searched, as it acts with them.
+
+    What is imported and called is what this sweep's own settings name; None if the champion's files name anything else.
+    """
+    pairs = list(zip(champions.wrappers, ours.wrappers, strict=False))
+    is_same = champions.id == ours.id and len(champions.wrappers) == len(ours.wrappers)
+    if not is_same or any(theirs["entry_point"] != own["entry_point"] for theirs, own in pairs):
+        return None
+    if champions.has_variables and not ours.has_variables:
+        return None
+    return replace(ours, kwargs=champions.kwargs, wrappers=champions.wrappers)
 
 
 def _make_tags(candidate: Candidate) -> dict[str, str]:
