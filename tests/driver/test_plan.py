@@ -411,3 +411,33 @@ def test_trials_at_once_share_the_copies_of_a_machine(request_of):
     assert (made.request.copies, made.request.max_copies) == (8, 17)
     assert int(made.request.trials_per_node) == 2
     assert make_plan(request_of("env=cartpole", *SAFE)).request.trials_per_node == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("words", "episodes", "num_notes"),
+    [
+        ((), 0, 0),
+        (("score.episodes=10",), 10, 1),
+        (("score.episodes=9",), 9, 2),
+        (("++score.env.kwargs.sutton_barto_reward=true",), 10, 2),
+        (("++score.env.kwargs.sutton_barto_reward=true", "++certify.env.kwargs.sutton_barto_reward=false"), 10, 1),
+        (("++certify.env.kwargs.sutton_barto_reward=true",), 0, 0),
+    ],
+)
+def test_played_scores_are_in_the_plan_with_their_cost(request_of, words, episodes, num_notes):
+    """And a note says if they are few, or if the winner is measured on the data that chose it."""
+    plan = make_plan(request_of(*SAFE, "env=cartpole", "budget.trials=8", "replicates=2", *words))
+    described = describe_plan(plan)
+    assert plan.score.episodes == episodes
+    assert described["score_episodes"] == 20 * episodes * (8 * 2 + described["certification_runs"])
+    assert described["score_env_steps"] == 500 * described["score_episodes"]
+    assert len(plan.notes) == num_notes
+
+
+def test_score_episodes_without_a_copy_are_refused_by_name(request_of):
+    one = ("env.max_copies=1", "algo.env_runners.num_envs_per_env_runner=1", "score.episodes=10")
+    with pytest.raises(ConfigError) as refused:
+        make_plan(request_of(*SAFE, *one))
+    assert (refused.value.key, refused.value.value) == ("score.episodes", 10)
+    plan = make_plan(request_of(*SAFE, "env.max_copies=4", *one[1:]))
+    assert plan.request.trials_per_node == 2, "each trial has one for its training and one for its scores"

@@ -29,7 +29,7 @@ from rltune.checkpoints.clients import make_address
 from rltune.checkpoints.store import Store, open_store
 from rltune.cluster.ray_cluster import check_address, machine_of
 from rltune.cluster.resources import Machine, Request, Share, describe_idle_gpu, fit_share
-from rltune.config.budget import fit_sizes
+from rltune.config.budget import fit_sizes, size_score
 from rltune.config.capabilities import Capabilities, find_capabilities
 from rltune.config.criteria import Criteria, read_criteria
 from rltune.config.names import make_sweep_name, sweep_folder_of
@@ -43,6 +43,7 @@ from rltune.config.schema import (
     ResourcesConfig,
     RunConfig,
     SchedulerConfig,
+    ScoreConfig,
     SearcherConfig,
     TrackingConfig,
 )
@@ -54,6 +55,7 @@ from rltune.driver.warm_starts import (
     find_baseline,
     note_values_outside,
 )
+from rltune.envs.changes import check_changes
 from rltune.envs.child import Fork
 from rltune.envs.copies import make_limit_error
 from rltune.envs.facts import EnvFacts
@@ -77,6 +79,13 @@ LOCAL_LEDGER = (
     "before that, the checkpoints remain but not the sweep; study.storage=postgresql+psycopg://host/db keeps both"
 )
 
+ONE_ENV = (
+    "certify.env is not set, so that the winner is measured on the data that chose it, score.env; "
+    "'certify.env={kwargs: {split: test}}' names data that decide nothing"
+)
+
+FEW_EPISODES = 10  # With fewer episodes a report, scores are noisier than usual ones of training episodes.
+
 USUAL_EPISODE_STEPS = 1000  # The highest time limit of most of Gymnasium's tasks.
 
 LOSS = "td_error_loss_fn"
@@ -99,6 +108,7 @@ class Plan:
         store_address: The sweep's address in a bucket; None keeps everything in its folder.
         ledger_url: The address of the ledger's database with its login; None is a file in the folder.
         budget: The budget; a grid has no more trials than points.
+        score: The episodes that trials play at each report; ``episodes`` is a number.
         certify: The size of the certification; ``top`` and ``seeds`` are numbers.
         checkpoint: When training states are saved.
         failures: What happens to trials that fail.
@@ -132,6 +142,7 @@ class Plan:
     store_address: str | None
     ledger_url: str | None
     budget: BudgetConfig
+    score: ScoreConfig
     certify: CertifyConfig
     checkpoint: CheckpointConfig
     failures: FailuresConfig
@@ -256,6 +267,8 @@ def describe_plan(plan: Plan) -> dict[str, Any]:
     steps_per_trial = budget.env_steps * plan.build.replicates
     search_steps = min(budget.trials * steps_per_trial, budget.total_env_steps or math.inf)
     runs = ((certify.top or 0) + 1) * certify.seeds if certify.seeds else 0
+    score_episodes = budget.reports * (plan.score.episodes or 0) * (budget.trials * plan.build.replicates + runs)
+    time_limit = plan.build.facts.time_limit
     return {
         "algorithm": plan.algorithm,
         "environment": plan.build.env.id,
@@ -267,6 +280,8 @@ def describe_plan(plan: Plan) -> dict[str, Any]:
         "search_env_steps": search_steps,
         "certification_runs": runs,
         "certification_env_steps": runs * budget.env_steps,
+        "score_episodes": score_episodes,
+        "score_env_steps": score_episodes * time_limit if time_limit else None,
         "notes": list(plan.notes),
     }
 
@@ -296,6 +311,7 @@ def make_plan(config: RunConfig, begun: Path | None = None, meanwhile: Callable[
     build_stopping_rule(config.scheduler.kind, config.scheduler.args, config.budget.env_steps)
     _check_places(config)
     spec, facts, obstacles = _check_env(config, space, row, meanwhile)
+    score, score_notes = _check_evaluations(config, spec, facts)
     encoder_notes = _check_encoders(config, space, spec, facts)
     env_notes = list_notes(obstacles, [config.algo, *space.corners()])
     given_settings, config = config, _leave_out(config, obstacles)
@@ -321,8 +337,9 @@ def make_plan(config: RunConfig, begun: Path | None = None, meanwhile: Callable[
         *env_notes,
         *facts.notes,
         *encoder_notes,
+        *score_notes,
         _describe_few_steps(config),
-        _describe_late_episodes(config, facts, row),
+        None if score.episodes else _describe_late_episodes(config, facts, row),
         *portfolio_notes,
         *searcher_notes,
         *earlier_notes,
@@ -348,6 +365,7 @@ def make_plan(config: RunConfig, begun: Path | None = None, meanwhile: Callable[
         store_address=make_address(config.storage, stored_name) if config.storage else None,
         ledger_url=config.study.storage,
         budget=fitted.budget,
+        score=score,
         certify=fitted.certify,
         checkpoint=config.checkpoint,
         failures=config.failures,
@@ -405,16 +423,25 @@ def _check_copies(config: RunConfig, space: Space, row: Capabilities | None) -> 
     factors = {"algo.env_runners.num_envs_per_env_runner": copies // env_runners, "replicates": config.replicates}
     if config.cluster.address is None:  # On a joined cluster, the env runners of a trial may lie on several nodes.
         factors["algo.env_runners.num_env_runners"] = env_runners
-    needed = math.prod(factors.values())
+    num_scoring = 1 if size_score(config.score) else 0  # The trial's seeds share the copy of their scores.
+    needed = math.prod(factors.values()) + num_scoring
     if spec.copy_limit is not None and needed > spec.copy_limit[1]:
         settings = [f"{key}={count}" for key, count in factors.items() if count > 1]
-        left, fewer = spec.copy_limit[1], list[str]()
+        left, fewer = spec.copy_limit[1] - num_scoring, list[str]()
+        if left < 1:
+            raise ConfigError(
+                "score.episodes",
+                size_score(config.score),
+                f"with {spec.copy_limit[0]}={spec.copy_limit[1]}: a trial plays these episodes beside its training",
+                "a copy for training and another one for the episodes of the reports",
+                f"score.episodes=0, or {spec.copy_limit[0]}=2",
+            )
         for key, count in reversed(factors.items()):  # The number of copies of a process is the first to be reduced.
             if count > left:
                 fewer.insert(0, f"{key}={left}")
             left //= min(count, left)
         raise make_limit_error(spec, needed, f"of one trial with {' and '.join(settings)}", " ".join(fewer))
-    return copies * config.replicates
+    return copies * config.replicates + num_scoring
 
 
 def _check_places(config: RunConfig) -> None:
@@ -451,6 +478,49 @@ def _check_env(
     check_spaces(config.algo, spec, spaces, row, space)
     check_mask(config.algo, config.env.id, facts.mask, facts.action_space, row)
     return spec, facts, find_obstacles(config.algo, spec, vectorize, spaces)
+
+
+def _check_evaluations(config: RunConfig, spec: EnvSpec, facts: EnvFacts) -> tuple[ScoreConfig, list[str]]:
+    """Check the environments of evaluations, and note what the episodes of the reports cost and are worth.
+
+    Returns:
+        How trials are scored, with a number of episodes, and the notes.
+
+    Raises:
+        RltuneError: One of them cannot be built, or its spaces are others than those of the sweep's environment.
+    """
+    num_episodes = size_score(config.score)
+    score = replace(config.score, episodes=num_episodes)
+
+    def examine(changed: EnvSpec) -> EnvFacts:
+        return examine_env(changed, config.failures.stall_s)
+
+    notes = [
+        note
+        for key, changes in (("score.env", score.env), ("certify.env", config.certify.env))
+        if changes
+        for note in check_changes(key, changes, spec, facts, examine)
+    ]
+    if num_episodes:
+        notes.append(describe_cost(num_episodes, config.budget.reports, config.replicates, facts.time_limit))
+    if 0 < num_episodes < FEW_EPISODES:
+        notes.append(
+            f"score.episodes={num_episodes}: so few episodes are noisy, and the stopping rule, best checkpoints and "
+            f"the choice of the winner follow them; score.episodes={FEW_EPISODES} or more"
+        )
+    if score.env and not config.certify.env:
+        notes.append(ONE_ENV)
+    return score, notes
+
+
+def describe_cost(episodes: int, reports: int, replicates: int, time_limit: int | None) -> str:
+    """Describe what the episodes of a trial's reports cost besides its budget."""
+    total = episodes * reports * replicates
+    steps = f", at most {total * time_limit:,} environment steps" if time_limit else ""
+    return (
+        f"score.episodes={episodes}: each trial also plays {total:,} episodes, the same at each of its reports{steps}; "
+        "they are not part of budget.env_steps"
+    )
 
 
 def _check_encoders(config: RunConfig, space: Space, spec: EnvSpec, facts: EnvFacts) -> list[str]:

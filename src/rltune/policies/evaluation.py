@@ -17,6 +17,7 @@ from gymnasium.spaces import Dict
 
 from rltune.config.schema import EnvConfig
 from rltune.envs.actions import split_batch
+from rltune.envs.changes import change_env, keep_arguments
 from rltune.envs.closing import call_make, close_env
 from rltune.envs.copies import Copy, build_own
 from rltune.envs.episode import was_cut
@@ -207,17 +208,11 @@ def environment_of(policy: AnyPolicy, env: str | Mapping[str, Any] | None = None
     steps = changes.get("evaluation_steps", 1)
     if not isinstance(steps, int) or steps < 1:
         raise PolicyError("", "a whole number, at least 1", "leave it out", key="env.evaluation_steps", value=steps)
-    is_same = changes.get("id", trained.get("id")) == trained.get("id")
-    typed: dict[str, Mapping[str, Any]] = {key: changes.get(key, {}) for key in ("kwargs", "per_copy")}
-    replaced = {name for arguments in typed.values() for name in arguments}
-    kept = {
-        key: {name: value for name, value in (trained.get(key) or {}).items() if is_same and name not in replaced}
-        for key in typed
-    }
-    spec = {**trained, **changes, **{key: {**kept[key], **typed[key]} for key in typed}}
+    spec = change_env(trained, changes)
     if not spec.get("id"):
         raise PolicyError("this policy does not name its environment", "a Gymnasium id", "env=CartPole-v1")
     # What the caller has named may be imported; what only the policy's files name is checked.
+    kept = keep_arguments(trained, changes)
     files = {**trained, **dict.fromkeys(changes), **kept, **({"id": "", "policies": None} if "id" in changes else {})}
     require_own_environment({**files, "id": files.get("id") or ""}, policy)
     return spec
@@ -243,10 +238,11 @@ class Copies:
 
     Args:
         most: The most copies at once; None: as many as a process had in the training of the policy.
+        first: The first copy, which has its number already; None: it is taken when it is made.
     """
 
-    def __init__(self, most: int | None = None) -> None:
-        self._most = most
+    def __init__(self, most: int | None = None, first: Copy | None = None) -> None:
+        self._most, self._first = most, first
         self._spec: Mapping[str, Any] | None = None
         self._is_flat = False
         self._envs: list[Any] = []
@@ -261,6 +257,11 @@ class Copies:
 
     def close(self) -> None:
         """Close all copies; the next evaluation makes new ones."""
+        self._close_envs()
+        if self._first is not None:
+            self._first.release()
+
+    def _close_envs(self) -> None:
         while self._envs:
             close_env(self._envs.pop())
 
@@ -282,7 +283,7 @@ class Copies:
         """
         is_flat = isinstance(policy, RLlibPolicy)
         if (spec, is_flat) != (self._spec, self._is_flat):
-            self.close()
+            self._close_envs()
             self._spec, self._is_flat = spec, is_flat
         trained = policy.info.get("copies")  # Policies of earlier releases, and those of other programs, lack it.
         usual = (
@@ -290,7 +291,7 @@ class Copies:
         )
         wanted = min(episodes, self._most or usual)
         while len(self._envs) < wanted:
-            copy = Copy(spec_of(spec), vector_index=len(self._envs))
+            copy = self._first if self._first and not self._envs else Copy(spec_of(spec), vector_index=len(self._envs))
             if self._envs and not copy.take_if_free():
                 break
             with call_make(f"make of copy {len(self._envs) + 1} of {wanted}", len(self._envs)):

@@ -39,6 +39,8 @@ class Assignment:
         tags: What else the policy's info names: sweep, env_name, trial and run.
         kind: TRIALS for a trial of the search, CERTIFY for a run of the certification. Also the folder in the sweep's
             that holds this trial's own.
+        score: The episodes by which each report is scored: ``episodes``, ``seed`` and ``env``, as
+            `rltune.policies.evaluation.evaluate` takes them. None: the training's own.
         episodes: Episodes that the best policy plays after the whole budget; 0: none.
         evaluation_seed: The environment seed of the first of them.
         attempt: A name that no other attempt at this trial has. Its checkpoints have a folder of that name: a worker
@@ -65,6 +67,7 @@ class Assignment:
     best: Mapping[str, Any] | None = None
     tags: Mapping[str, Any] | None = None
     kind: str = TRIALS
+    score: Mapping[str, Any] | None = None
     episodes: int = 0
     evaluation_seed: int = 0
     attempt: str = "first"

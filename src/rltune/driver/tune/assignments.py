@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from typing import Any
 
-from rltune.certification.finalists import derive_run_seed
+from rltune.certification.finalists import SCORE_SEED, derive_run_seed
 from rltune.checkpoints.store import Store
 from rltune.cluster.resources import Share
 from rltune.driver.plan import Plan
@@ -98,6 +99,7 @@ class Assignments:
                 "trial": record.run_key.trial,
             },
             kind=record.kind,
+            score={**asdict(plan.score), "seed": SCORE_SEED} if plan.score.episodes else None,
             episodes=episodes,
             evaluation_seed=derive_run_seed(plan.name, record.seed_index or 0, episodes) if episodes else 0,
             attempt=secrets.token_hex(4),
