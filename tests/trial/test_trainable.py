@@ -184,6 +184,21 @@ def test_each_episode_of_a_score_is_a_sign_of_life(tmp_path: Path, monkeypatch: 
     trial.stop()
 
 
+def test_an_end_plays_what_chooses_beside_what_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On other seeds: both may be the same environment."""
+    played = list[tuple[int, Mapping[str, Any]]]()
+
+    def play(trial: ToyTrial, folder: Path, copies: Any, seed: int, env: Mapping[str, Any]) -> list[float]:
+        played.append((seed, env))
+        return [float(len(played))] * trial.task.episodes
+
+    monkeypatch.setattr(ToyTrial, "play", play)
+    kinds = {"evaluation_env": {"id": "Test-v0"}, "choice_env": {"id": "Validation-v0"}, "episodes": 5}
+    results = run_trial(make_task(tmp_path, evaluation_seed=100, checkpoint_every_s=600.0, **kinds))
+    assert (results[-1]["returns"], results[-1]["choice_returns"]) == ([1.0] * 5, [2.0] * 5)
+    assert played == [(100, {"id": "Test-v0"}), (105, {"id": "Validation-v0"})]
+
+
 def test_a_budget_that_its_reports_do_not_divide_has_whole_marks(tmp_path: Path) -> None:
     results = run_trial(make_task(tmp_path, env_steps=1001, reports=3, checkpoint_every_s=600.0))
     assert [result["nominal_steps"] for result in results] == [334, 668, 1001]
@@ -439,7 +454,7 @@ def test_the_way_of_acting_is_kept_before_the_episodes(tmp_path: Path, monkeypat
     decision = {"deterministic": False, "episodes": 20, "deterministic_mean": -200.0, "sampled_mean": -12.0, "cut": 0}
     played: list[Path] = []
 
-    def play(trial: ToyTrial, folder: Path, copies: object) -> list[float]:
+    def play(trial: ToyTrial, folder: Path, *_: object) -> list[float]:
         played.append(folder)
         return [1.0]
 

@@ -44,7 +44,7 @@ class Candidate:
         sweep: The sweep's name.
         env_name: The environment's name, with which the model's name begins.
         algorithm: The algorithm's name, with which it ends.
-        env: The environment in which the winner was trained, and in which it is compared with the champion.
+        env: The environment in which the winner is compared with the champion: that of ``certify.env``.
         num_episodes: The number of episodes on which the winner was scored.
         settings: The sweep's settings as YAML, which are stored with the model.
         copies: How many copies of the environment the sweep has in a process; the sweep of the champion may have had
@@ -179,8 +179,8 @@ def _compare(
     who = f"version {before.version}" + (f" (sweep {sweep})" if sweep else "")
     if before.tags.get(ENV_TAG, candidate.env.digest) != candidate.env.digest:
         return False, (
-            f"{who} was trained in another environment ({before.tags.get('rltune.env')}; env.id, env.kwargs, "
-            "env.wrappers or the objective differ), so that their scores cannot be compared; "
+            f"{who} was measured in another environment ({before.tags.get('rltune.env')}; env.id, env.kwargs, "
+            "env.wrappers, certify.env or the objective differ), so that their scores cannot be compared; "
             f"env.name={candidate.env_name}-2 gives this policy a champion of its own"
         )
     if candidate.certification is None and before.tags.get("rltune.certified") == "true":
@@ -218,7 +218,8 @@ def _find_score(before: RegisteredModel, candidate: Candidate, registry: ModelRe
             policy = load_policy(files)
         except (RegistryError, RltuneError):  # Its files are gone, or come from an incompatible version of rltune.
             return None
-        if spec_of(policy.info["env"]).digest != candidate.env.digest:
+        # With the tag, its sweep has compared champions in this environment, whichever it was trained in.
+        if ENV_TAG not in before.tags and spec_of(policy.info["env"]).digest != candidate.env.digest:
             return None
         with player.open(candidate.num_episodes):
             env, copies = candidate.env.to_dict(), candidate.copies

@@ -183,6 +183,11 @@ class Plan:
         """The objective that scores measure."""
         return Objective.from_settings(self.build.env.objective)
 
+    @property
+    def reported_env(self) -> Mapping[str, Any]:
+        """What is changed of the environment where results are measured that are reported, and champions compared."""
+        return self.certify.env or self.score.env
+
     def with_notes(self, *notes: str) -> Plan:
         """Return a copy of the plan with further notes for the user."""
         return replace(self, notes=(*self.notes, *notes))
@@ -356,7 +361,7 @@ def make_plan(config: RunConfig, begun: Path | None = None, meanwhile: Callable[
         resumed=begun is not None,
         # The name is stored, too, because a bucket keeps the sweep's files under it even if the folder is renamed.
         given_settings=redact_config(replace(given_settings, name=stored_name, take_over=False)),
-        settings=redact_config(replace(given_settings, budget=fitted.budget, certify=fitted.certify)),
+        settings=redact_config(replace(given_settings, budget=fitted.budget, score=score, certify=fitted.certify)),
         env_name=config.env.name,
         seed=config.seed,
         engine=config.engine,

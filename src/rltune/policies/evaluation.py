@@ -100,7 +100,8 @@ def evaluate(
 
     Every seed's episode counts, however long it is: taking the first to finish would favour short ones. One in which
     the environment fails is played again from its seed, if ``env.restarts`` has its copy made again. One that does
-    not end within `find_step_limit` steps is cut, and counts with what it has reached by then.
+    not end within `find_step_limit` steps is cut, and counts with what it has reached by then. If all episodes turn out
+    to be one and the same, since neither environment nor policy is random, then the result has one, and no interval.
 
     Args:
         policy: A policy, or its URI.
@@ -131,7 +132,49 @@ def evaluate(
         settings = spec.get("objective") or {}
         returns, lengths, cut = _play(policy, copies, spec, episodes, seed, deterministic, report, make_score(settings))
     result = _summarise(returns, lengths, Objective.from_settings(settings).direction)
-    return replace(result, cut=cut, deterministic=deterministic)
+    return replace(result, cut=cut, deterministic=deterministic, are_equal=len(returns) < episodes)
+
+
+class EqualEpisodes:
+    """Finds out whether all episodes of an evaluation are one and the same, because nothing in them is random.
+
+    Only what the policy sees tells: returns may be equal by chance, and two equal episodes may be, where an environment
+    draws from a few starts. Each observation is compared with the one that the first episode to get so far has had.
+    The first difference ends the comparison, in most environments at their first reset.
+    """
+
+    def __init__(self) -> None:
+        self._digests: list[int] = []
+        self._are_equal = True
+
+    def add(self, num_steps: int, observation: Any) -> None:
+        """Compare an observation.
+
+        Args:
+            num_steps: The steps of its episode before it.
+            observation: As the environment has returned it.
+        """
+        if not self._are_equal:
+            return
+        digest = _digest_observation(observation)
+        if num_steps == len(self._digests):
+            self._digests.append(digest)
+        else:
+            self._are_equal = self._digests[num_steps] == digest
+
+    def drop(self, returns: np.ndarray, lengths: np.ndarray) -> int:
+        """Return how many of the episodes tell something: one if all are equal, otherwise all."""
+        is_one = self._are_equal and len(set(returns.tolist())) == 1 == len(set(lengths.tolist()))
+        return 1 if is_one else len(returns)
+
+
+def _digest_observation(observation: Any) -> int:
+    """Return a number that is equal for equal observations of any space."""
+    if isinstance(observation, Mapping):
+        return hash(tuple((name, _digest_observation(part)) for name, part in observation.items()))
+    if isinstance(observation, list | tuple):
+        return hash(tuple(map(_digest_observation, observation)))
+    return hash(observation) if isinstance(observation, str) else hash(np.asarray(observation).tobytes())
 
 
 def _limit_reports(progress: Callable[[int, int], None]) -> Callable[[int, int], None]:
@@ -153,10 +196,11 @@ def evaluate_checkpoint(
     seed: int,
     progress: Callable[[int, int], None] | None = None,
     copies: Copies | None = None,
+    env: Mapping[str, Any] | None = None,
 ) -> Evaluation:
     """Evaluate a checkpoint of the user's own sweep, whose pickled files may therefore be loaded."""
     policy = load_playable(Source(str(folder), trust=True))
-    return evaluate(policy, episodes, seed, progress=progress, copies=copies)
+    return evaluate(policy, episodes, seed, env, progress=progress, copies=copies)
 
 
 def evaluate_folder(
@@ -354,12 +398,14 @@ def _play(
     with open_copies(copies) as shared, contextlib.ExitStack() as stack:
         envs = shared.take(policy, spec, episodes, lambda: progress(0, episodes))
         obs: list[Any] = []
+        equal = EqualEpisodes()
         readers, masks = [make_mask_reader(policy, env) for env in envs], list[Any]()
         for episode, (env, reader) in enumerate(zip(envs, readers, strict=True)):
             with call_guest(f"reset of copy {episode + 1} of {len(envs)}"):
                 observation, info = read_reset(env.reset(seed=seed + episode))
                 masks.append(reader and reader.read(observation, info))
                 obs.append(observation)
+                equal.add(0, observation)
             progress(0, episodes)
         limit, cut = find_step_limit(envs[0], spec_of(spec).step_limit), []
         returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
@@ -374,6 +420,7 @@ def _play(
                 observation, info = read_reset(envs[index].reset(seed=seed + episode))
                 if reader := readers[index]:
                     masks[index] = reader.read(observation, info)
+                equal.add(0, observation)
                 return observation
             except GUEST_FAULTS as error:
                 raise_fault(error, f"reset of copy {index + 1}")
@@ -414,6 +461,7 @@ def _play(
                     continue
                 returns[current[i]] += reward
                 lengths[current[i]] += 1
+                equal.add(int(lengths[current[i]]), obs[i])
                 is_cut = not (terminated or truncated) and lengths[current[i]] >= limit
                 if terminated or truncated or is_cut:
                     episode = current[i]
@@ -442,7 +490,8 @@ def _play(
                 ongoing.append(row)
             memory = None if memory is None else memory[ongoing]
             begins, busy = begins[ongoing], [busy[row] for row in ongoing]
-    return returns, lengths, tuple(sorted(cut))
+    count = equal.drop(returns, lengths)
+    return returns[:count], lengths[:count], tuple(sorted(cut))[:count]
 
 
 def _list_parts(env: Any, observation: Any) -> Any:

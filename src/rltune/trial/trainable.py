@@ -179,9 +179,9 @@ class Trial(tune.Trainable):
 
         Returns:
             The report. Its numbers are those of `rltune.trial.metrics`; ``score`` is NaN until the first episode
-            has ended. ``records`` are of the checkpoints written, ``returns`` (at the end, where the task wants
-            episodes) of the episodes played, ``failed``, ``cause`` and ``traceback`` of what went wrong,
-            ``notes`` of the restore and of the episodes. Without ``nominal_steps`` it is no report: it brings a
+            has ended. ``records`` are of the checkpoints written, ``returns`` and ``choice_returns`` (at the end, where
+            the task wants episodes) of the episodes played, ``failed``, ``cause`` and ``traceback`` of what went
+            wrong, ``notes`` of the restore and of the episodes. Without ``nominal_steps`` it is no report: it brings a
             checkpoint that was due before, an interruption or a failure.
         """
         report: dict[str, Any] = {}
@@ -275,9 +275,10 @@ class Trial(tune.Trainable):
             records: Of the checkpoints written since the last report.
 
         Returns:
-            The report's ``returns``, one per episode, and its ``records``; nothing without a best checkpoint.
+            The report's ``returns`` and ``choice_returns``, one per episode, and its ``records``; nothing without a
+            best checkpoint.
         """
-        best = self._checkpoints.best
+        task, best = self.task, self._checkpoints.best
         if best is None:  # No episode has ended, which the driver says.
             return {}
         if (folder := self._store.open(best)) is None:
@@ -289,28 +290,35 @@ class Trial(tune.Trainable):
             runner.close_envs()
         self._close_score_copies()
         with Copies() as copies:
-            if acting := choose_acting(folder, read_training_scores(folder), self._report_episode, copies):
+            env = task.score and task.score["env"]
+            if acting := choose_acting(folder, read_training_scores(folder), self._report_episode, copies, env):
                 self._checkpoints.notes.append(describe_acting(acting))
                 best = save_acting(self._store, best, acting)
                 records = {**records, "best": best.to_dict()}
                 folder = self._store.open(best) or folder
-            return {"records": records, "returns": self.play(folder, copies)}
+            returns = {"returns": self.play(folder, copies, task.evaluation_seed, task.evaluation_env)}
+            if task.choice_env is not None:  # Other seeds, because both may be the same environment.
+                seed = task.evaluation_seed + task.episodes
+                returns["choice_returns"] = self.play(folder, copies, seed, task.choice_env)
+            return {"records": records, **returns}
 
     def _close_score_copies(self) -> None:
         if self._score_copies is not None:
             self._score_copies.close()
 
-    def play(self, folder: Path, copies: Copies) -> list[float]:
+    def play(self, folder: Path, copies: Copies, seed: int, env: Mapping[str, Any]) -> list[float]:
         """Play the task's evaluation episodes with a checkpoint's policy; tests override this method.
 
         Args:
             folder: The checkpoint.
             copies: The copies of the environment to play in.
+            seed: The environment seed of the first episode.
+            env: What is changed of the environment.
         """
         from rltune.policies.evaluation import evaluate_checkpoint
 
         task = self.task
-        result = evaluate_checkpoint(folder, task.episodes, task.evaluation_seed, self._report_episode, copies)
+        result = evaluate_checkpoint(folder, task.episodes, seed, self._report_episode, copies, env)
         if result.cut:
             self._checkpoints.notes.append(f"at its end: {result.explain_cut()}")
         return list(result.returns)

@@ -73,6 +73,7 @@ class Assignments:
         latest, best = choose_newest(whole), record.checkpoint
         older = next((checkpoint for checkpoint in whole if checkpoint != latest), None)
         episodes = plan.certify.episodes if record.kind == CERTIFY else 0
+        kinds = 2 if plan.certify.env else 1
         return Assignment(
             number=record.number,
             params=record.params,
@@ -101,7 +102,9 @@ class Assignments:
             kind=record.kind,
             score={**asdict(plan.score), "seed": SCORE_SEED} if plan.score.episodes else None,
             episodes=episodes,
-            evaluation_seed=derive_run_seed(plan.name, record.seed_index or 0, episodes) if episodes else 0,
+            evaluation_seed=derive_run_seed(plan.name, record.seed_index or 0, episodes * kinds) if episodes else 0,
+            evaluation_env=plan.reported_env,
+            choice_env=plan.score.env if plan.certify.env else None,
             attempt=secrets.token_hex(4),
             folder=os.getcwd(),
             saves_early=(record.kind, record.number) in self._failed,
