@@ -200,7 +200,9 @@ class TrialRecord:
         key: What makes two runs of a certification the same; None for a trial of the search.
         of_trial: The trial that a run of a certification retrains; None for the baseline, and for a trial.
         seed_index: Which of the certification's seeds a run has, from 0; None for a trial.
-        returns: The returns of the episodes that a run of the certification played at its end.
+        returns: The returns of the episodes that a run of the certification played at its end, in the environment in
+            which results are reported.
+        choice_returns: Those of the episodes in ``score.env``, by which runs are chosen; empty if ``returns`` are.
         cause: Who failed, as whoever saw the failure says, such as ``environment`` (`rltune.errors.Cause`); None if it
             has not failed.
         parent: The trial and the checkpoint from which it was forked; None, as no version forks trials yet.
@@ -235,6 +237,7 @@ class TrialRecord:
     of_trial: int | None = None
     seed_index: int | None = None
     returns: tuple[float, ...] = ()
+    choice_returns: tuple[float, ...] = ()
     cause: str | None = None
     parent: Mapping[str, Any] | None = None
     schedule: Mapping[str, Any] | None = None

@@ -87,6 +87,49 @@ def test_the_winner_has_the_highest_middle_and_is_compared_with_the_baseline():
     assert [certification.verdict(one) for one in certification.configurations] == ["winner, better", "better", "", ""]
 
 
+def chosen_by(name, reported, choice):
+    made = configuration(name, reported)
+    runs = tuple(
+        replace(run, choice_returns=(score - 3, score + 3)) for run, score in zip(made.per_seed, choice, strict=True)
+    )
+    return replace(made, per_seed=runs)
+
+
+def test_other_data_choose_the_winner_than_are_reported():
+    """The validation's best wins; its median, its interval, its worst run and its verdict are the test's."""
+    baseline = chosen_by(BASELINE, [20, 21, 22, 23, 24], [50, 50, 50, 50, 50])
+    lucky = chosen_by("trial 1", [10, 11, 12, 13, 14], [90, 91, 92, 93, 94])
+    good = chosen_by("trial 2", [30, 31, 32, 33, 34], [60, 61, 62, 63, 64])
+    certification = judge_configurations([baseline, lucky, good], SEEDS, 2)
+    assert certification is not None
+    assert [one.name for one in certification.configurations] == ["trial 1", "trial 2", BASELINE]
+    best, second, _ = certification.configurations
+    assert (best.median, best.low, best.high, best.worst) == (12, 10, 14, 10)
+    assert (best.difference, best.num_wins, best.better) == (-10, 0, False)
+    assert (second.median, second.num_wins) == (32, 5)
+    again = Certification.from_dict(json.loads(json.dumps(certification.to_dict())))
+    assert again == certification
+    assert [run.rank_score for run in again.best().per_seed] == [90, 91, 92, 93, 94]
+
+
+def test_a_failed_run_counts_among_those_that_choose_as_their_worst():
+    failing = replace(chosen_by("trial 1", [9, 9, 9, 9], [9, 9, 9, 9]), failed_seeds=(SEEDS[4],))
+    steady = chosen_by("trial 2", [1, 1, 1, 1, 1], [9, 9, 9, 9, 9])
+    certification = judge_configurations([failing, steady], SEEDS, 2)
+    assert certification is not None
+    assert [one.name for one in certification.configurations] == ["trial 2", "trial 1"]
+    assert certification.configurations[1].failed_score == 0, "of the reported episodes"
+
+
+def test_a_certification_of_before_has_one_kind_of_episodes():
+    judged = judge_configurations([configuration("trial 1", [1, 2, 3, 4, 5])], SEEDS, 2)
+    assert judged is not None
+    stored = json.loads(json.dumps(judged.to_dict()))
+    for run in stored["configurations"][0]["per_seed"]:
+        del run["choice_returns"]
+    assert Certification.from_dict(stored) == judged
+
+
 def test_a_configuration_is_tested_in_order_only_if_those_before_are_better():
     """The second one wins five of five, which is enough if the first does so, too."""
     baseline, second = configuration(BASELINE, [4, 6, 8, 10, 12]), configuration("trial 2", [9, 11, 13, 15, 17])

@@ -434,6 +434,8 @@ def test_the_baseline_has_the_environments_own_values(request_of):
         (("+space.env.rewards.scale=[choice,1,0.1]",), False),
         (("+space.env.kwargs.repeat=[choice,1,2]", "objective.kind=info", "objective.key=earned"), False),
         (("+space.train_env.kwargs.repeat=[choice,1,2]", "objective.kind=info", "objective.key=earned"), False),
+        (("+space.train_env.kwargs.repeat=[choice,1,2]", "score.episodes=10"), False),
+        (("+space.train_env.kwargs.repeat=[choice,1,2]", "++score.env.kwargs.repeat=3"), False),
     ],
 )
 def test_what_plain_returns_compare_is_noted(request_of, words, is_noted):
@@ -446,6 +448,8 @@ def test_what_plain_returns_compare_is_noted(request_of, words, is_noted):
     [
         (("+space.train_env.kwargs.repeat=[choice,1,2]",), "space.train_env.kwargs.repeat"),
         (("+space.train_env.kwargs.repeat=2",), "space.train_env.kwargs.repeat"),
+        (("+space.env.kwargs.repeat=[choice,1,2]", "++score.env.kwargs.repeat=3"), "space.env.kwargs.repeat"),
+        (("+space.env.kwargs.repeat=[choice,1,2]", "++certify.env.id=CartPole-v1"), "space.env.kwargs.repeat"),
         (("+space.env.kwargs.weight=[choice,1,2]",), "space.env.kwargs.weight"),
         (("+space.env.kwargs.repeat=[choice,0,1]",), "space.env.kwargs.repeat"),
         (("+space.env.rewards.scale=[uniform,0,1]",), "space.env.rewards.scale"),
@@ -470,3 +474,33 @@ def test_shaped_rewards_are_not_normalised_where_their_shape_is_searched(request
     assert made.build.algo["normalise"] == []
     assert any(note.startswith("rewards are not normalised") for note in made.notes)
     assert made.build.with_params({"env.rewards.scale": 0.1}).env.rewards == {"scale": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("words", "episodes", "num_notes"),
+    [
+        ((), 0, 0),
+        (("score.episodes=10",), 10, 1),
+        (("score.episodes=9",), 9, 2),
+        (("++score.env.kwargs.sutton_barto_reward=true",), 10, 2),
+        (("++score.env.kwargs.sutton_barto_reward=true", "++certify.env.kwargs.sutton_barto_reward=false"), 10, 1),
+        (("++certify.env.kwargs.sutton_barto_reward=true",), 0, 0),
+    ],
+)
+def test_played_scores_are_in_the_plan_with_their_cost(request_of, words, episodes, num_notes):
+    """And a note says if they are few, or if the winner is measured on the data that chose it."""
+    plan = make_plan(request_of(*SAFE, "env=cartpole", "budget.trials=8", "replicates=2", *words))
+    described = describe_plan(plan)
+    assert plan.score.episodes == episodes
+    assert described["score_episodes"] == 20 * episodes * (8 * 2 + described["certification_runs"])
+    assert described["score_env_steps"] == 500 * described["score_episodes"]
+    assert len(plan.notes) == num_notes
+
+
+def test_score_episodes_without_a_copy_are_refused_by_name(request_of):
+    one = ("env.max_copies=1", "algo.env_runners.num_envs_per_env_runner=1", "score.episodes=10")
+    with pytest.raises(ConfigError) as refused:
+        make_plan(request_of(*SAFE, *one))
+    assert (refused.value.key, refused.value.value) == ("score.episodes", 10)
+    plan = make_plan(request_of(*SAFE, "env.max_copies=4", *one[1:]))
+    assert plan.request.trials_per_node == 2, "each trial has one for its training and one for its scores"

@@ -23,8 +23,9 @@ from rltune.engine.algorithm import FastAlgorithm
 from rltune.envs.observations import make_layout
 from rltune.envs.spaces import read_actions
 from rltune.envs.spec import spec_of
+from rltune.envs.step_count import STEPS
 from rltune.errors import ConfigError, NonFiniteError
-from rltune.policies.evaluation import evaluate_checkpoint
+from rltune.policies.evaluation import Copies, evaluate_checkpoint
 from rltune.policies.policy import load_playable
 from rltune.policies.rllib_policy import REASON_FILE
 from rltune.policies.uri import Source
@@ -249,6 +250,26 @@ def test_a_policy_says_what_its_trial_normalised(
     policy = load_policy(tmp_path / "policy")
     assert spec_of(policy.info["env"]).list_normalised() == parts
     assert (policy.observation_filter is not None) == ("observations" in parts)
+
+
+def test_a_training_does_not_notice_the_episodes_of_its_scores(request_of: Callable[..., Any]) -> None:
+    """Neither its random numbers, nor its running statistics, nor its count of steps."""
+    build = make_plan(request_of("algo=ppo", "env=pendulum", "algo.normalise=[observations,rewards]")).build
+    params = {"train_batch_size_per_learner": 256, "num_epochs": 1}
+    runners = [AlgorithmRunner(build, params, 1, "fast", threads=1, scored_steps=1000) for _ in range(2)]
+    trained = []
+    for index, runner in enumerate(runners):
+        runner.train()
+        steps = STEPS.steps
+        if index:
+            with Copies() as copies:
+                played = [runner.play(copies=copies, episodes=3, seed=5, env={}).returns for _ in range(2)]
+            assert played[0] == played[1], "the same episodes"
+            assert len(set(played[0])) == 3
+        assert STEPS.steps == steps
+        trained.append((runner.train(), runner._observation_stats()["count"]))
+        runner.stop()
+    assert trained[0] == trained[1]
 
 
 FAILING = (

@@ -11,7 +11,7 @@ import math
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from rltune.certification.finalists import EVALUATION_SEED, Finalist
 from rltune.certification.result import Certification, Configuration
 from rltune.certification.selection import Player
 from rltune.envs.objective import Objective
+from rltune.envs.searched import SEARCHED, set_env_arguments
 from rltune.envs.spec import EnvSpec, spec_of
 from rltune.errors import RltuneError
 from rltune.formatting import format_interval, format_objective
@@ -44,7 +45,7 @@ class Candidate:
         sweep: The sweep's name.
         env_name: The environment's name, with which the model's name begins.
         algorithm: The algorithm's name, with which it ends.
-        env: The environment in which the winner was trained, and in which it is compared with the champion.
+        env: The environment in which the winner is compared with the champion: that of ``certify.env``.
         num_episodes: The number of episodes on which the winner was scored.
         settings: The sweep's settings as YAML, which are stored with the model.
         copies: How many copies of the environment the sweep has in a process; the sweep of the champion may have had
@@ -179,8 +180,8 @@ def _compare(
     who = f"version {before.version}" + (f" (sweep {sweep})" if sweep else "")
     if before.tags.get(ENV_TAG, candidate.env.digest) != candidate.env.digest:
         return False, (
-            f"{who} was trained in another environment ({before.tags.get('rltune.env')}; env.id, env.kwargs, "
-            "env.wrappers or the objective differ), so that their scores cannot be compared; "
+            f"{who} was measured in another environment ({before.tags.get('rltune.env')}; env.id, env.kwargs, "
+            "env.wrappers, certify.env or the objective differ), so that their scores cannot be compared; "
             f"env.name={candidate.env_name}-2 gives this policy a champion of its own"
         )
     if candidate.certification is None and before.tags.get("rltune.certified") == "true":
@@ -218,30 +219,30 @@ def _find_score(before: RegisteredModel, candidate: Candidate, registry: ModelRe
             policy = load_policy(files)
         except (RegistryError, RltuneError):  # Its files are gone, or come from an incompatible version of rltune.
             return None
-        env, copies = _find_env(spec_of(policy.info["env"]), candidate.env), candidate.copies
-        if env is None or (ENV_TAG not in before.tags and env.digest != candidate.env.digest):
+        # With the tag, its sweep has compared champions in this environment, whichever it was trained in.
+        if ENV_TAG not in before.tags and spec_of(policy.info["env"]).digest != candidate.env.digest:
+            return None
+        if (env := _set_searched(candidate.env, policy.info.get(SEARCHED) or {})) is None:
             return None
         with player.open(candidate.num_episodes):
             future = player.start_evaluation(
-                Path(files), candidate.num_episodes, env=env.to_dict(), copies=copies, trust=False
+                Path(files), candidate.num_episodes, env=env.to_dict(), copies=candidate.copies, trust=False
             )
             task, who = "evaluating the present champion for comparison", f"version {before.version}"
             theirs = player.finish_evaluation(future, task, who)
     return theirs.mean if theirs else None
 
 
-def _find_env(champions: EnvSpec, ours: EnvSpec) -> EnvSpec | None:
-    """Return this sweep's environment with the arguments that the champion's sweep has searched, as it acts with them.
+def _set_searched(env: EnvSpec, values: Any) -> EnvSpec | None:
+    """Return the environment of the comparison with the arguments that the champion's sweep has found for its policy.
 
-    What is imported and called is what this sweep's own settings name; None if the champion's files name anything else.
+    What is imported and called stays what this sweep's own settings name; None if the values are no such arguments.
     """
-    pairs = list(zip(champions.wrappers, ours.wrappers, strict=False))
-    is_same = champions.id == ours.id and len(champions.wrappers) == len(ours.wrappers)
-    if not is_same or any(theirs["entry_point"] != own["entry_point"] for theirs, own in pairs):
+    try:
+        spec = set_env_arguments(env, values)
+    except (AttributeError, KeyError, TypeError):
         return None
-    if champions.has_variables and not ours.has_variables:
-        return None
-    return replace(ours, kwargs=champions.kwargs, wrappers=champions.wrappers)
+    return None if spec.has_variables and not env.has_variables else spec
 
 
 def _make_tags(candidate: Candidate) -> dict[str, str]:

@@ -90,8 +90,8 @@ def explain_table(certification: Certification, objective: Objective) -> list[st
     if policy := certification.policy:
         notes.append(
             f"policy: mean {objective.name} {format_objective(policy.mean)} (95% interval "
-            f"{format_interval(vars(policy))}) over {policy.episodes} fresh episodes; {policy.name} retrained on seed "
-            f"{policy.seed}"
+            f"{format_interval(vars(policy))}) over {format_number(policy.episodes, 'fresh episode')}; {policy.name} "
+            f"retrained on seed {policy.seed}"
         )
     return notes
 

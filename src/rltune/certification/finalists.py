@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 EVALUATION_SEED = 1_000_003  # The same in all sweeps, so that a champion and its challenger play the same episodes.
 OWN_SEED = 10_000_003  # The first seed of the range that `derive_own_seed` chooses from.
 RUN_SEED = 1_010_000_003  # The first seed of the range that `derive_run_seed` chooses from.
+SCORE_SEED = 2_110_000_003  # The same at each report of all trials and sweeps, so that scores differ by policies alone.
 RANGE = 1_000_000_000  # The length of both ranges. All seeds stay below 2**31, the limit of many libraries.
 Show = Callable[[str, int, int], None]
 """Shows the user which policy plays, how many episodes are done, and of how many."""

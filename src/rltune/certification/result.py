@@ -27,8 +27,9 @@ class SeedResult:
 
     Attributes:
         seed: The training seed.
-        mean: The run's score.
-        returns: The return of each episode of the run's best checkpoint.
+        mean: The run's score, as it is reported.
+        returns: The return of each episode of the run's best checkpoint, as it is reported.
+        choice_returns: The returns on the data that choose, whose mean decides the ranks; empty: ``returns`` are.
         checkpoint: The path of this checkpoint, relative to the sweep's folder.
         run: The key of the run in MLflow. Configurations with the same values share their runs.
         mlflow_run_id: The id of the run in MLflow; None without MLflow, or if MLflow has not answered yet.
@@ -40,11 +41,18 @@ class SeedResult:
     checkpoint: str = ""
     run: RunKey = field(default_factory=lambda: RunKey(None))
     mlflow_run_id: str | None = None
+    choice_returns: tuple[float, ...] = ()
+
+    @property
+    def rank_score(self) -> float:
+        """The score by which the run is compared with others."""
+        return fmean(self.choice_returns) if self.choice_returns else self.mean
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> SeedResult:
         """Rebuild the result from its dictionary, as JSON stores it."""
-        return cls(**{**raw, "returns": tuple(raw["returns"]), "run": RunKey(**raw["run"])})
+        returns = {key: tuple(raw.get(key, ())) for key in ("returns", "choice_returns")}
+        return cls(**{**raw, **returns, "run": RunKey(**raw["run"])})
 
 
 @dataclass(frozen=True)
@@ -319,6 +327,9 @@ def judge_configurations(
 ) -> Certification | None:
     """Compare configurations by their runs: rank them, and test which are better than the baseline.
 
+    If the runs have played in two environments, then the episodes in one of them decide the ranks alone, and those in
+    the other one everything else: medians, intervals, and what is better than the baseline.
+
     The test is a sign test over pairs of runs that share their seed and their start states
     (`rltune.statistics.count_wins_needed`). Several configurations are tested in the order in which they were chosen,
     the next one only if the one before is better, so that all together are wrong no more often than one alone (Maurer
@@ -353,7 +364,8 @@ def judge_configurations(
     ]
     baseline = next((configuration for configuration in scored if configuration.name == BASELINE), None)
     judged = [_bound(configuration, direction) for configuration in _test_in_order(scored, baseline, direction)]
-    ranked = sorted(judged, key=partial(_rank, direction), reverse=True)
+    worst = direction.find_worst(score for run in runs for score in run.choice_returns or run.returns)
+    ranked = sorted(judged, key=partial(_rank, direction, worst or 0.0), reverse=True)
     ranked[0] = _allow_for_choice(ranked, direction)
     bounded = [
         replace(each, low=None, high=None) if math.inf in (abs(each.low or 0.0), abs(each.high or 0.0)) else each
@@ -362,9 +374,15 @@ def judge_configurations(
     return Certification(tuple(seeds), episodes, 0, tuple(bounded), bounded[0].name)
 
 
-def _rank(direction: Direction, configuration: Configuration) -> tuple[float, ...]:
-    """Return the sort key of a configuration; the winner has the highest key."""
-    scores = configuration.scores
+def _rank(direction: Direction, worst: float, configuration: Configuration) -> tuple[float, ...]:
+    """Return the sort key of a configuration; the winner has the highest key.
+
+    Args:
+        direction: Which scores are better.
+        worst: What a failed run counts as.
+        configuration: The configuration.
+    """
+    scores = [run.rank_score for run in configuration.per_seed] + [worst] * len(configuration.failed_seeds)
     return (
         not configuration.broken,
         -configuration.excess_failures,

@@ -247,6 +247,7 @@ def _result_of(run: TrialRecord) -> SeedResult:
         seed=run.seeds[0],
         mean=run.score,
         returns=run.returns,
+        choice_returns=run.choice_returns,
         checkpoint=run.checkpoint.path,
         run=run.run_key,
         mlflow_run_id=run.mlflow_run_id,

@@ -16,7 +16,8 @@ from rltune.search.dimensions import KINDS
 
 OPEN = ("algo", "constraints", "env", "scheduler", "searcher", "space")  # Config groups to which users may add keys.
 
-MAPPINGS = ("env.kwargs", "env.per_copy", "env.encode")  # Settings whose keys are an environment's own.
+MAPPINGS = ("env.kwargs", "env.per_copy", "env.encode", "score.env", "certify.env")  # Their keys are in no file.
+FREE = ("env.encode.", "score.env.", "certify.env.")  # Here any word adds a key; env.kwargs may be in a file.
 _NUMBER = re.compile(r"(?i)[+-]?(?:[\d._]+(?:e[+-]?\d+)?|inf|nan)|true|false")
 _CALLED = re.compile(r"(\+*space\.[\w.]+)=((?:\w+\.)*)(\w+)\((.*)\)")
 
@@ -27,10 +28,10 @@ def spell_word(word: str, schema: type) -> str:
 
 
 def add_to_mapping(word: str) -> str:
-    """Let ``env.kwargs={size: 4}`` and ``env.encode.camera=image`` add keys, for which Hydra wants a ``++``."""
+    """Let ``env.kwargs={size: 4}`` and ``score.env.kwargs.split=test`` add keys, for which Hydra wants a ``++``."""
     key, _, value = word.partition("=")
     is_whole = key in MAPPINGS and value.lstrip().startswith("{")
-    return f"++{word}" if is_whole or key.startswith("env.encode.") else word
+    return f"++{word}" if is_whole or key.startswith(FREE) else word
 
 
 def write_range(word: str) -> str:

@@ -182,16 +182,30 @@ class FailuresConfig:
 
 
 @dataclass
+class ScoreConfig:
+    """The episodes that a trial plays at each report, whose mean is its score, and what ``env`` changes for them.
+
+    ``episodes`` None follows from ``env``, see `rltune.config.budget.size_score`. With 0 episodes, those of the
+    training make the score.
+    """
+
+    episodes: int | None = bounded(None, minimum=0, example=10)
+    env: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
 class CertifyConfig:
     """Certification: the ``top`` best trials are retrained on ``seeds`` fresh seeds; 0 seeds only evaluates them.
 
-    ``top`` and ``seeds`` None follow from the number of trials, see `rltune.config.budget.size_certification`.
+    ``top`` and ``seeds`` None follow from the number of trials, see `rltune.config.budget.size_certification`. ``env``
+    changes the environment in which the results are measured that are reported.
     """
 
     top: int | None = bounded(None, minimum=0, example=3)
     seeds: int | None = bounded(None, minimum=0, maximum=MAX_COUNT, example=5)
     episodes: int = bounded(minimum=1, example=50)
     champion_episodes: int = bounded(minimum=1, example=100)
+    env: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -231,6 +245,7 @@ class RunConfig(Checked):
     algo: dict[str, Any] = field(default_factory=dict)
     env: EnvConfig = field(default_factory=EnvConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    score: ScoreConfig = field(default_factory=ScoreConfig)
     constraints: dict[str, Any] = field(default_factory=dict)
     space: dict[str, Any] = field(default_factory=dict)
     wider: dict[str, Any] = field(default_factory=dict)

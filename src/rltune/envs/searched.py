@@ -19,12 +19,28 @@ from rltune.formatting import flatten_settings
 ENV, TRAIN_ENV = "env", "train_env"
 """What the names of a space begin with that are an environment's: for all that is played, or for learning only."""
 
+SEARCHED = "searched"
+"""Where a policy's metadata has the values of its environment's arguments that its trial was given, by name."""
+
 KWARGS, WRAPPERS, REWARDS = "kwargs", "wrappers", "rewards"
 
 
 def is_of_env(name: str) -> bool:
     """Return whether a name of a search space is that of an environment's argument."""
     return name.partition(".")[0] in (ENV, TRAIN_ENV)
+
+
+def is_changed(name: str, changes: Mapping[str, Any]) -> bool:
+    """Return whether changes of an environment, such as ``score.env``, replace what a name in ``env`` sets.
+
+    Args:
+        name: The name in the space.
+        changes: As for `rltune.envs.changes.change_env`; another id has other arguments.
+    """
+    root, section, *rest = name.split(".")
+    if root != ENV or section not in (KWARGS, WRAPPERS):
+        return False
+    return "id" in changes or (section in changes and (section == WRAPPERS or rest[0] in changes[section]))
 
 
 def list_env_arguments(spec: EnvSpec) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from gymnasium.spaces import Dict
 
 from rltune.config.schema import EnvConfig
 from rltune.envs.actions import split_batch
+from rltune.envs.changes import change_env, keep_arguments
 from rltune.envs.closing import call_make, close_env
 from rltune.envs.copies import Copy, build_own
 from rltune.envs.episode import was_cut
@@ -99,7 +100,8 @@ def evaluate(
 
     Every seed's episode counts, however long it is: taking the first to finish would favour short ones. One in which
     the environment fails is played again from its seed, if ``env.restarts`` has its copy made again. One that does
-    not end within `find_step_limit` steps is cut, and counts with what it has reached by then.
+    not end within `find_step_limit` steps is cut, and counts with what it has reached by then. If all episodes turn out
+    to be one and the same, since neither environment nor policy is random, then the result has one, and no interval.
 
     Args:
         policy: A policy, or its URI.
@@ -130,7 +132,49 @@ def evaluate(
         settings = spec.get("objective") or {}
         returns, lengths, cut = _play(policy, copies, spec, episodes, seed, deterministic, report, make_score(settings))
     result = _summarise(returns, lengths, Objective.from_settings(settings).direction)
-    return replace(result, cut=cut, deterministic=deterministic)
+    return replace(result, cut=cut, deterministic=deterministic, are_equal=len(returns) < episodes)
+
+
+class EqualEpisodes:
+    """Finds out whether all episodes of an evaluation are one and the same, because nothing in them is random.
+
+    Only what the policy sees tells: returns may be equal by chance, and two equal episodes may be, where an environment
+    draws from a few starts. Each observation is compared with the one that the first episode to get so far has had.
+    The first difference ends the comparison, in most environments at their first reset.
+    """
+
+    def __init__(self) -> None:
+        self._digests: list[int] = []
+        self._are_equal = True
+
+    def add(self, num_steps: int, observation: Any) -> None:
+        """Compare an observation.
+
+        Args:
+            num_steps: The steps of its episode before it.
+            observation: As the environment has returned it.
+        """
+        if not self._are_equal:
+            return
+        digest = _digest_observation(observation)
+        if num_steps == len(self._digests):
+            self._digests.append(digest)
+        else:
+            self._are_equal = self._digests[num_steps] == digest
+
+    def drop(self, returns: np.ndarray, lengths: np.ndarray) -> int:
+        """Return how many of the episodes tell something: one if all are equal, otherwise all."""
+        is_one = self._are_equal and len(set(returns.tolist())) == 1 == len(set(lengths.tolist()))
+        return 1 if is_one else len(returns)
+
+
+def _digest_observation(observation: Any) -> int:
+    """Return a number that is equal for equal observations of any space."""
+    if isinstance(observation, Mapping):
+        return hash(tuple((name, _digest_observation(part)) for name, part in observation.items()))
+    if isinstance(observation, list | tuple):
+        return hash(tuple(map(_digest_observation, observation)))
+    return hash(observation) if isinstance(observation, str) else hash(np.asarray(observation).tobytes())
 
 
 def _limit_reports(progress: Callable[[int, int], None]) -> Callable[[int, int], None]:
@@ -152,10 +196,11 @@ def evaluate_checkpoint(
     seed: int,
     progress: Callable[[int, int], None] | None = None,
     copies: Copies | None = None,
+    env: Mapping[str, Any] | None = None,
 ) -> Evaluation:
     """Evaluate a checkpoint of the user's own sweep, whose pickled files may therefore be loaded."""
     policy = load_playable(Source(str(folder), trust=True))
-    return evaluate(policy, episodes, seed, progress=progress, copies=copies)
+    return evaluate(policy, episodes, seed, env, progress=progress, copies=copies)
 
 
 def evaluate_folder(
@@ -207,17 +252,11 @@ def environment_of(policy: AnyPolicy, env: str | Mapping[str, Any] | None = None
     steps = changes.get("evaluation_steps", 1)
     if not isinstance(steps, int) or steps < 1:
         raise PolicyError("", "a whole number, at least 1", "leave it out", key="env.evaluation_steps", value=steps)
-    is_same = changes.get("id", trained.get("id")) == trained.get("id")
-    typed: dict[str, Mapping[str, Any]] = {key: changes.get(key, {}) for key in ("kwargs", "per_copy")}
-    replaced = {name for arguments in typed.values() for name in arguments}
-    kept = {
-        key: {name: value for name, value in (trained.get(key) or {}).items() if is_same and name not in replaced}
-        for key in typed
-    }
-    spec = {**trained, **changes, **{key: {**kept[key], **typed[key]} for key in typed}}
+    spec = change_env(trained, changes)
     if not spec.get("id"):
         raise PolicyError("this policy does not name its environment", "a Gymnasium id", "env=CartPole-v1")
     # What the caller has named may be imported; what only the policy's files name is checked.
+    kept = keep_arguments(trained, changes)
     files = {**trained, **dict.fromkeys(changes), **kept, **({"id": "", "policies": None} if "id" in changes else {})}
     require_own_environment({**files, "id": files.get("id") or ""}, policy)
     return spec
@@ -243,10 +282,11 @@ class Copies:
 
     Args:
         most: The most copies at once; None: as many as a process had in the training of the policy.
+        first: The first copy, which has its number already; None: it is taken when it is made.
     """
 
-    def __init__(self, most: int | None = None) -> None:
-        self._most = most
+    def __init__(self, most: int | None = None, first: Copy | None = None) -> None:
+        self._most, self._first = most, first
         self._spec: Mapping[str, Any] | None = None
         self._is_flat = False
         self._envs: list[Any] = []
@@ -261,6 +301,11 @@ class Copies:
 
     def close(self) -> None:
         """Close all copies; the next evaluation makes new ones."""
+        self._close_envs()
+        if self._first is not None:
+            self._first.release()
+
+    def _close_envs(self) -> None:
         while self._envs:
             close_env(self._envs.pop())
 
@@ -282,7 +327,7 @@ class Copies:
         """
         is_flat = isinstance(policy, RLlibPolicy)
         if (spec, is_flat) != (self._spec, self._is_flat):
-            self.close()
+            self._close_envs()
             self._spec, self._is_flat = spec, is_flat
         trained = policy.info.get("copies")  # Policies of earlier releases, and those of other programs, lack it.
         usual = (
@@ -290,7 +335,7 @@ class Copies:
         )
         wanted = min(episodes, self._most or usual)
         while len(self._envs) < wanted:
-            copy = Copy(spec_of(spec), vector_index=len(self._envs))
+            copy = self._first if self._first and not self._envs else Copy(spec_of(spec), vector_index=len(self._envs))
             if self._envs and not copy.take_if_free():
                 break
             with call_make(f"make of copy {len(self._envs) + 1} of {wanted}", len(self._envs)):
@@ -353,12 +398,14 @@ def _play(
     with open_copies(copies) as shared, contextlib.ExitStack() as stack:
         envs = shared.take(policy, spec, episodes, lambda: progress(0, episodes))
         obs: list[Any] = []
+        equal = EqualEpisodes()
         readers, masks = [make_mask_reader(policy, env) for env in envs], list[Any]()
         for episode, (env, reader) in enumerate(zip(envs, readers, strict=True)):
             with call_guest(f"reset of copy {episode + 1} of {len(envs)}"):
                 observation, info = read_reset(env.reset(seed=seed + episode))
                 masks.append(reader and reader.read(observation, info))
                 obs.append(observation)
+                equal.add(0, observation)
             progress(0, episodes)
         limit, cut = find_step_limit(envs[0], spec_of(spec).step_limit), []
         returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
@@ -373,6 +420,7 @@ def _play(
                 observation, info = read_reset(envs[index].reset(seed=seed + episode))
                 if reader := readers[index]:
                     masks[index] = reader.read(observation, info)
+                equal.add(0, observation)
                 return observation
             except GUEST_FAULTS as error:
                 raise_fault(error, f"reset of copy {index + 1}")
@@ -413,6 +461,7 @@ def _play(
                     continue
                 returns[current[i]] += reward
                 lengths[current[i]] += 1
+                equal.add(int(lengths[current[i]]), obs[i])
                 is_cut = not (terminated or truncated) and lengths[current[i]] >= limit
                 if terminated or truncated or is_cut:
                     episode = current[i]
@@ -441,7 +490,8 @@ def _play(
                 ongoing.append(row)
             memory = None if memory is None else memory[ongoing]
             begins, busy = begins[ongoing], [busy[row] for row in ongoing]
-    return returns, lengths, tuple(sorted(cut))
+    count = equal.drop(returns, lengths)
+    return returns[:count], lengths[:count], tuple(sorted(cut))[:count]
 
 
 def _list_parts(env: Any, observation: Any) -> Any:

@@ -26,6 +26,7 @@ class Evaluation:
         cut: Environment seeds of the episodes that ended only at the limit of an evaluation, see
             `rltune.policies.evaluation.find_step_limit`.
         deterministic: How the policy acted: deterministically, or by sampling its actions.
+        are_equal: Whether all episodes were this one, as nothing in them is random.
     """
 
     returns: tuple[float, ...]
@@ -39,6 +40,7 @@ class Evaluation:
     max: float
     cut: tuple[int, ...] = ()
     deterministic: bool = True
+    are_equal: bool = False
 
     def __repr__(self) -> str:
         """Format the statistics in one line, without the returns of single episodes."""

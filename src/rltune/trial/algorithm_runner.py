@@ -30,13 +30,15 @@ from rltune.engine.sampling.observation_filter import wants_normalisation
 from rltune.envs.episode import EpisodeRecord
 from rltune.envs.observations import find_layout, find_network_spaces
 from rltune.envs.rewards import read_reward_moments, write_reward_moments
-from rltune.envs.searched import TRAIN_ENV
+from rltune.envs.searched import ENV, SEARCHED, TRAIN_ENV, select_values
 from rltune.envs.step_count import count_steps_of
 from rltune.errors import ConfigError, NonFiniteError
 from rltune.policies.bundle_writer import read_filter_stats, write_bundle, write_policies
 from rltune.policies.evaluation import Copies, evaluate
-from rltune.policies.policy import load_policy
+from rltune.policies.policy import load_playable
+from rltune.policies.result import Evaluation
 from rltune.policies.rllib_policy import leave_reason
+from rltune.policies.uri import Source
 from rltune.trial.gpu_memory import cap_memory, free_memory
 from rltune.trial.metrics import Progress, read_result
 from rltune.trial.recent_episodes import EPISODES_FILE, RecentEpisodes
@@ -67,6 +69,7 @@ class AlgorithmRunner:
         set_num_threads(threads)
         if not count_learners(build.algo):  # With remote learners, this process does not use the GPU.
             cap_memory(build.gpus)
+        self._searched = select_values(params, ENV)
         build = build.with_params(params)
         self.config = build_config(build, {}, seed)
         self._recent = RecentEpisodes(scored_steps)
@@ -170,13 +173,21 @@ class AlgorithmRunner:
 
     def _play_episodes(self) -> list[EpisodeRecord]:
         """Play greedy episodes with an offline algorithm's policy, because the training itself plays none."""
-        with tempfile.TemporaryDirectory() as scratch:
-            self._write_policy(Path(scratch), self._describe_training({}))
-            seed = int(self.config.seed or 0) + self._evaluated
-            evaluation = evaluate(load_policy(scratch, trust=True), OFFLINE_EPISODES, seed, copies=self._stage)
+        seed = int(self.config.seed or 0) + self._evaluated
+        evaluation = self.play(episodes=OFFLINE_EPISODES, seed=seed, copies=self._stage)
         self._evaluated += OFFLINE_EPISODES
         lengths = zip(evaluation.returns, evaluation.lengths, strict=True)
         return [EpisodeRecord(score, length, score) for score, length in lengths]
+
+    def play(self, *, copies: Copies | None, **episodes: Any) -> Evaluation:
+        """Play episodes with the policy as it is now, whose normalisation learns nothing from them."""
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = Path(scratch)
+            try:
+                self._write_policy(folder / "policy", self._describe_training({}))
+            except ValueError:  # A bundle cannot express the network, which RLlib loads from its own files then.
+                self.save(folder, {})
+            return evaluate(load_playable(Source(scratch, trust=True)), copies=copies, **episodes)
 
     def save(self, folder: Path, info: Mapping[str, Any]) -> None:
         """Write the training state (``algorithm/``, ``episodes.json``) and the policy bundle (``policy/``).
@@ -196,8 +207,9 @@ class AlgorithmRunner:
 
         It is the one in which the policy is judged. If it has learned in another one, then that comes beside it.
         """
-        learned_in = {TRAIN_ENV: self._train_env.to_dict()} if self._train_env else {}
-        return {**info, "env": self._env.to_dict(), **learned_in, "copies": self._copies}
+        more: dict[str, Any] = {TRAIN_ENV: self._train_env.to_dict()} if self._train_env else {}
+        more |= {SEARCHED: self._searched} if self._searched else {}
+        return {**info, "env": self._env.to_dict(), **more, "copies": self._copies}
 
     def _write_policy(self, folder: Path, info: Mapping[str, Any]) -> None:
         makers = list_connectors(self.config)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rltune.algorithms.build import Build
@@ -39,8 +39,12 @@ class Assignment:
         tags: What else the policy's info names: sweep, env_name, trial and run.
         kind: TRIALS for a trial of the search, CERTIFY for a run of the certification. Also the folder in the sweep's
             that holds this trial's own.
+        score: The episodes by which each report is scored: ``episodes``, ``seed`` and ``env``, as
+            `rltune.policies.evaluation.evaluate` takes them. None: the training's own.
         episodes: Episodes that the best policy plays after the whole budget; 0: none.
         evaluation_seed: The environment seed of the first of them.
+        evaluation_env: What is changed of the environment for them.
+        choice_env: What is changed of it for as many episodes more, by which runs are chosen; None: by the former.
         attempt: A name that no other attempt at this trial has. Its checkpoints have a folder of that name: a worker
             that was cut off may still write those of an earlier attempt.
         folder: The folder in which the command was typed, to which the environment's relative paths lead.
@@ -65,8 +69,11 @@ class Assignment:
     best: Mapping[str, Any] | None = None
     tags: Mapping[str, Any] | None = None
     kind: str = TRIALS
+    score: Mapping[str, Any] | None = None
     episodes: int = 0
     evaluation_seed: int = 0
+    evaluation_env: Mapping[str, Any] = field(default_factory=dict)
+    choice_env: Mapping[str, Any] | None = None
     attempt: str = "first"
     saves_early: bool = False
     folder: str = "."

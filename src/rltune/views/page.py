@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rltune.algorithms.arguments import name_arguments, values_of
 from rltune.certification.description import describe_result, explain_table, make_table
-from rltune.errors import RltuneError
+from rltune.errors import RltuneError, spell
 from rltune.formatting import (
     TextTable,
     classify_failure,
@@ -194,21 +195,29 @@ def _describe_files(view: SweepView) -> Iterator[Section]:
 def _describe_verdict(view: SweepView) -> Iterator[Section]:
     if view.trials:
         has_fresh = view.certification or (view.record.winner or {}).get("evaluation")
-        notes = [_explain_scores(bool(view.certification))] if has_fresh else []
+        notes = [_explain_scores(view)] if has_fresh else []
         yield Section("verdict", describe_verdict(view), notes=notes)
 
 
-def _explain_scores(is_certified: bool) -> str:
-    """Explain why a trial's score and its policy's return on other episodes differ.
+def _explain_scores(view: SweepView) -> str:
+    """Explain why a trial's score and its policy's return on other episodes differ."""
+    other = "certified = retrained on fresh seeds" if view.certification else "fresh episodes = the trained policy"
+    if played := (view.settings.get("score") or {}).get("episodes"):
+        score = f"the {format_number(played, 'greedy episode')} of a report, the same at each report"
+    else:
+        score = "mean training return with exploration (last twentieth of the steps)"
+    return f"score = {score}; {other}, acting greedily unless sampling does better"
 
-    Args:
-        is_certified: Whether certification stands beside the score; else fresh episodes do.
-    """
-    other = "certified = retrained on fresh seeds" if is_certified else "fresh episodes = the trained policy"
-    return (
-        f"score = mean training return with exploration (last twentieth of the steps); {other}, acting greedily unless "
-        "sampling does better"
-    )
+
+def _explain_data(settings: Mapping[str, Any]) -> str:
+    """Say on which data the winner was chosen and on which it was measured; empty if all is of one environment."""
+    chosen, measured = ((settings.get(group) or {}).get("env") for group in ("score", "certify"))
+    if measured:
+        chose = f"score.env={spell(chosen)} chose it" if chosen else "the training's environment chose it"
+        return f" Its results are of certify.env={spell(measured)}, which decided nothing: {chose}."
+    if chosen:
+        return f" It was measured on the data that chose it, score.env={spell(chosen)}, because certify.env is not set."
+    return ""
 
 
 def describe_verdict(view: SweepView) -> str:
@@ -217,6 +226,7 @@ def describe_verdict(view: SweepView) -> str:
     origin = None if winner.get("name") == BASELINE else ORIGINS.get(str(winner.get("origin")))
     verdict = _describe_winner(view) + (f" Its values come from {origin}." if origin else "")
     acting = winner.get("acting")
+    verdict += _explain_data(view.settings) if view.certification or winner.get("evaluation") else ""
     return verdict + (f" Its policy {describe_acting(acting)}." if acting else "")
 
 
@@ -241,8 +251,8 @@ def _describe_winner(view: SweepView) -> str:
         interval = "" if evaluation["low"] is None else f" (95% interval {format_interval(evaluation)})"
         return (
             f"{opening}Trial {best['trial']} is the best of {len(view.trials)}: a mean {view.objective.name} of "
-            f"{format_objective(evaluation['mean'])} on {evaluation['episodes']} fresh episodes{interval}. "
-            "It was not certified on fresh seeds, so training it again may end worse."
+            f"{format_objective(evaluation['mean'])} on {format_number(evaluation['episodes'], 'fresh episode')}"
+            f"{interval}. It was not certified on fresh seeds, so training it again may end worse."
         )
     score = format_objective(best["objective"])
     many = "best so far" if opening else "luckiest of many"

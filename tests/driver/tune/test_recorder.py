@@ -246,6 +246,15 @@ def test_a_run_without_a_finite_return_has_failed(trials, returns, state, score)
     assert trials.stopper.env_steps == 0, "the budget is the search's"
 
 
+def test_a_run_keeps_the_returns_that_choose_beside_those_reported(trials):
+    trial = trials.begin("certify")
+    trials.report(trial, BUDGET, 5.0)
+    trials.end(trial, returns=[1.0, 3.0], choice_returns=[7.0, 9.0])
+    trials.ledger.runs.clear_cache()
+    record = trials.ledger.runs.record(0)
+    assert (record.returns, record.choice_returns, record.score) == ((1.0, 3.0), (7.0, 9.0), 2.0)
+
+
 def test_a_trial_without_an_episode_has_failed(trials):
     trial = trials.begin()
     trials.report(trial, BUDGET, float("nan"))

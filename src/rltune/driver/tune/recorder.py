@@ -254,17 +254,17 @@ class Recorder(Callback):
 
     def _end_whole(self, event: _Event) -> None:
         """End a trial that has used its whole budget; without a score it has failed."""
-        returns = event.result.get("returns")
+        returns, chosen = (tuple(event.result.get(name) or ()) for name in ("returns", "choice_returns"))
         if not event.record.scores:
             self._end(event, "FAIL", explain_no_episode(self._plan.budget.env_steps, self._num_copies))
         elif event.is_search:
             self._end(event, "COMPLETE", WHOLE_BUDGET)
         elif not returns:
             self._end(event, "FAIL", "its policy could not be evaluated")
-        elif not math.isfinite(sum(returns)):  # A return of NaN cannot be ranked.
+        elif not math.isfinite(sum((*returns, *chosen))):  # A return of NaN cannot be ranked.
             self._end(event, "FAIL", "its policy's return is not finite")
         else:
-            self._end(event, "COMPLETE", WHOLE_BUDGET, returns=tuple(returns))
+            self._end(event, "COMPLETE", WHOLE_BUDGET, returns=returns, choice_returns=chosen)
 
     def _end(self, event: _Event, state: str, reason: str, **facts: Any) -> None:
         """Record the final state of a trial in the ledger, then inform Optuna and the trackers.
