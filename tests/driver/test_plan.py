@@ -504,3 +504,17 @@ def test_score_episodes_without_a_copy_are_refused_by_name(request_of):
     assert (refused.value.key, refused.value.value) == ("score.episodes", 10)
     plan = make_plan(request_of(*SAFE, "env.max_copies=4", *one[1:]))
     assert plan.request.trials_per_node == 2, "each trial has one for its training and one for its scores"
+
+
+@pytest.mark.parametrize(("name", "fails"), [("repeat", True), ("log", False)])
+def test_a_range_among_the_environments_arguments_is_said(request_of, name, fails):
+    """An environment may take such a list."""
+    words = (*KNOBS[:-1], f"+env.kwargs.{name}=[choice,1,2]", "env.wrappers=[{entry_point: 'knobs:Bonus'}]")
+    fix = f"++env.kwargs.{name}=1 '+space.env.kwargs.{name}=[choice,1,2]'"
+    if fails:
+        with pytest.raises(ConfigError) as refused:
+            make_plan(request_of(*words))
+        assert (refused.value.key, refused.value.fix) == (f"env.kwargs.{name}", fix)
+    else:
+        (note,) = (note for note in make_plan(request_of(*words)).notes if f"env.kwargs.{name}" in note)
+        assert fix in note

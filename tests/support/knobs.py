@@ -27,12 +27,12 @@ class Knobs(gymnasium.Env[Any, Any]):
     """
 
     def __init__(
-        self, repeat: int = 1, weight: float = 1.0, size: int = 3, most: float | None = None, log: str | None = None
+        self, repeat: int = 1, weight: float = 1.0, size: int = 3, most: float | None = None, log: Any = None
     ) -> None:
         STARTED.append({"repeat": repeat, "weight": weight, "size": size})
         if repeat < 1:
             raise ValueError("an action is taken at least once")
-        if log:
+        if isinstance(log, str):
             with open(log, "a") as file:
                 file.write(f"{os.getpid()} {repeat} {weight}\n")
         self.repeat, self.weight = repeat, weight

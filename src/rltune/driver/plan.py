@@ -64,9 +64,10 @@ from rltune.envs.objective import Objective, check_objective
 from rltune.envs.searched import ENV, REWARDS, TRAIN_ENV, is_changed, is_of_env, list_corner_envs
 from rltune.envs.spec import RETURN, EnvSpec, spec_of, specify_env
 from rltune.envs.validation import check_rewards, examine_env, refuse_program
-from rltune.errors import ABSENT, ConfigError
+from rltune.errors import ABSENT, ConfigError, GuestError, spell
 from rltune.probe import measure_on_gpu
 from rltune.records import BASELINE, PORTFOLIO, SEARCHER, TUNED, WARM_START, TrialRecord
+from rltune.search.dimensions import KINDS
 from rltune.search.samplers import SamplerTraits, build_sampler, check_sampler, check_searcher, get_traits
 from rltune.search.schedulers import StoppingRule, build_stopping_rule
 from rltune.search.seeds import derive_certification_seeds, derive_sampler_seed, derive_trial_seeds
@@ -520,7 +521,19 @@ def _check_env(
     has_several_agents = spec.policies is not None
     check_objective(spec.objective, vectorize=vectorize, several_agents=has_several_agents)
     refuse_program(spec)
-    facts = examine_env(spec, config.failures.stall_s, meanwhile, corners)
+    typed_range = _find_range(spec)
+    try:
+        facts = examine_env(spec, config.failures.stall_s, meanwhile, corners)
+    except (ConfigError, GuestError) as error:
+        if typed_range is None:
+            raise
+        name, value, fix = typed_range
+        allowed = f"one value, which the environment gets; ranges are for space.{ENV}"
+        raise ConfigError(f"env.kwargs.{name}", value, f": {error.what}", allowed, fix) from None
+    if typed_range:
+        name, value, fix = typed_range
+        note = f"env.kwargs.{name}={spell(value)} goes to the environment as it is; to search it: {fix}"
+        facts = replace(facts, notes=(*facts.notes, note))
     if facts.time_limit:  # It ends its episodes by itself, so that its digest must not depend on the setting.
         spec = replace(spec, evaluation_steps=None)
     if facts.mask:
@@ -530,6 +543,15 @@ def _check_env(
     check_mask(config.algo, config.env.id, facts.mask, facts.action_space, row)
     shaped = next((corner for _, corner in corners if corner.rewards), spec)
     return spec, facts, find_obstacles(config.algo, shaped, vectorize, spaces)
+
+
+def _find_range(spec: EnvSpec) -> tuple[str, Any, str] | None:
+    """Return an argument of the environment that looks like a range, with what searches it; None without one."""
+    for name, value in spec.kwargs.items():
+        if isinstance(value, list) and len(value) > 1 and value[0] in KINDS:
+            fix = f"++env.kwargs.{name}={spell(value[1])} '+space.{ENV}.kwargs.{name}={spell(value)}'"
+            return name, value, fix
+    return None
 
 
 def _check_evaluations(config: RunConfig, spec: EnvSpec, facts: EnvFacts) -> tuple[ScoreConfig, list[str]]:

@@ -26,7 +26,7 @@ from rltune.envs.objective import make_score
 from rltune.envs.observations import describe_leaf, find_layout, find_network_spaces, is_row
 from rltune.envs.pettingzoo import check_agents
 from rltune.envs.spaces import name_setting
-from rltune.envs.spec import EnvSpec, spec_of
+from rltune.envs.spec import EnvSpec, spec_of, suggest_array
 from rltune.errors import ABSENT, ConfigError, GuestError, describe_exception, nearest, read_text
 from rltune.formatting import format_params, spell_command
 
@@ -226,7 +226,7 @@ def check_env(spec: EnvSpec) -> EnvFacts:
                 ABSENT,
                 f"of {spec.id}: {describe_exception(fault.__cause__)}",
                 "arguments that the wrappers take",
-                "env.wrappers=[]",
+                suggest_array(spec) or "env.wrappers=[]",
             ) from None
         check_normalising(env, spec)
         mask, notes = check_first_steps(env, spec)
@@ -333,7 +333,7 @@ def _explain_failed_make(spec: EnvSpec, exception: Exception) -> NoReturn:
             spec.id,
             f"with env.kwargs={dict(spec.kwargs)}: {describe_exception(error)}",
             "arguments that the environment takes",
-            "env.kwargs={}",
+            suggest_array(spec) or "env.kwargs={}",
         ) from None
 
 
