@@ -34,6 +34,13 @@ def test_a_trials_values_replace_those_of_the_settings() -> None:
     assert spec_of(json.loads(json.dumps(changed.to_dict()))) == changed
 
 
+@pytest.mark.parametrize("bare", [{"entry_point": "knobs:Bonus"}, {"entry_point": "knobs:Bonus", "kwargs": None}])
+def test_a_wrapper_without_arguments_stays_as_it_is(bare: dict[str, Any]) -> None:
+    spec = EnvSpec("knobs:Knobs-v0", {"repeat": 1}, (bare, LIMIT))
+    assert set_env_arguments(spec, {"kwargs.repeat": 1}) == spec
+    assert list_corner_envs(spec, [{"env.kwargs.repeat": 1}]) == []
+
+
 def test_values_of_the_settings_change_nothing() -> None:
     same = {"kwargs.repeat": 1, "wrappers.Bonus.kwargs.bonus": 0.0, "rewards.scale": 1.0, "rewards.clip": None}
     assert set_env_arguments(SPEC, same) == SPEC

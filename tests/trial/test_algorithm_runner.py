@@ -502,6 +502,21 @@ def test_a_policy_is_judged_in_the_settings_environment(
     assert max(played.returns) <= 8
 
 
+def test_a_large_reward_for_learning_wins_nothing(request_of: Callable[..., Any]) -> None:
+    """The episodes by which trials are scored pay what the settings say."""
+    words = (*KNOBS, "objective.kind=return", "objective.key=null", "score.episodes=10")
+    plan = make_plan(request_of(*words, "+space.train_env.kwargs.weight=[choice,1,100]"))
+    scores = []
+    for weight in (1.0, 100.0):
+        runner = AlgorithmRunner(plan.build, {"train_env.kwargs.weight": weight}, 1, "fast", 1, scored_steps=1000)
+        while not (progress := runner.train()).episodes:
+            pass
+        scores.append(runner.play(copies=None, episodes=10, seed=0).mean)
+        runner.stop()
+        assert progress.return_mean > 3 * weight
+    assert max(scores) <= 8
+
+
 def test_other_spaces_than_those_of_the_check_end_a_trial(request_of: Callable[..., Any]) -> None:
     """Between the ends of a range nothing was checked."""
     plan = make_plan(request_of(*KNOBS))

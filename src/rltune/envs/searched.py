@@ -105,13 +105,11 @@ def _find(arguments: Any, path: Sequence[str]) -> Any:
 
 def _list_sections(plain: dict[str, Any]) -> dict[str, Any]:
     """Return the parts of a plain specification that arguments are in, by their names; changes there change it."""
-    for wrapper in plain[WRAPPERS]:
-        wrapper[KWARGS] = dict(wrapper.get(KWARGS) or {})
     plain[REWARDS] = {name: value for name, value in UNSHAPED.items() if name != "normalise"} | plain[REWARDS]
     names = [parse_wrapper(wrapper, index).name for index, wrapper in enumerate(plain[WRAPPERS])]
     counts = Counter(names)
     wrappers = {
-        name: {KWARGS: wrapper[KWARGS]}
+        name: {KWARGS: wrapper.get(KWARGS) or {}}
         for name, wrapper in zip(names, plain[WRAPPERS], strict=True)
         if counts[name] == 1  # A name must mean one wrapper.
     }

@@ -177,7 +177,7 @@ def check_envs(spec: EnvSpec, corners: Corners) -> EnvFacts:
                     value,
                     f"{place}the {what.replace('_', ' ')} becomes {now}",
                     f"values with which it stays {before}, as all trials search for one policy",
-                    f"~space.{name}, and a sweep for each value: {spell_command(f'run -m {name}=...')}",
+                    f"~space.{name}; {spell_command('run -m ')}{name.removeprefix('train_')}=... runs a sweep for each",
                 )
         limits.append(there.time_limit)
         notes += [f"with {format_params(values)}: {note}" for note in there.notes if note not in facts.notes]
