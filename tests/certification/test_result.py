@@ -130,6 +130,29 @@ def test_a_certification_of_before_has_one_kind_of_episodes():
     assert Certification.from_dict(stored) == judged
 
 
+def reaching(name, scores, *steps):
+    made = configuration(name, scores)
+    runs = zip(made.per_seed, steps, strict=True)
+    return replace(made, per_seed=tuple(replace(run, target_steps=each) for run, each in runs))
+
+
+def test_fewer_steps_to_the_target_rank_first():
+    """Of the median run; where most runs have not reached it, the scores decide."""
+    slow = reaching(BASELINE, [499, 499, 499, 499, 499], 80, 80, 90, 90, 90)
+    fast = reaching("trial 1", [480, 480, 480, 480, 480], 20, 30, 40, 50, None)
+    lucky = reaching("trial 2", [480, 480, 400, 400, 400], 10, 10, None, None, None)
+    good = reaching("trial 3", [470, 470, 470, 470, 470], None, None, None, None, None)
+    certification = judge_configurations([slow, lucky, good, fast], SEEDS, 2)
+    assert certification is not None
+    assert [one.name for one in certification.configurations] == ["trial 1", BASELINE, "trial 3", "trial 2"]
+    assert [one.target_steps for one in certification.configurations] == [40, 90, None, None]
+    assert not certification.best().better, "its returns are not"
+    assert [row["target_steps"] for row in certification.table()] == [40, 90, None, None]
+    assert "target_steps" not in judge_configurations([good], SEEDS, 2).table()[0]
+    assert "steps to target" in make_table(certification).headings
+    assert Certification.from_dict(json.loads(json.dumps(certification.to_dict()))) == certification
+
+
 def test_a_configuration_is_tested_in_order_only_if_those_before_are_better():
     """The second one wins five of five, which is enough if the first does so, too."""
     baseline, second = configuration(BASELINE, [4, 6, 8, 10, 12]), configuration("trial 2", [9, 11, 13, 15, 17])
