@@ -44,7 +44,7 @@ class Bounds:
         if self.minimum is None:
             return words
         if self.minimum == -math.inf:
-            numbers = "any"
+            numbers = "of any size"
         elif self.exclusive_minimum:
             numbers = f"above {_format(self.minimum)}"
         elif self.maximum < sys.float_info.max:
