@@ -20,6 +20,9 @@ STOP, ENQUEUE, RETRY = "stop", "enqueue", "retry"
 WHOLE_BUDGET = "whole budget"
 """Why a COMPLETE trial has ended."""
 
+TARGET_HELD, PLATEAU = "budget.target held at two reports", "no better score in budget.plateau reports"
+"""Why a COMPLETE trial has ended before its budget was spent, see `rltune.config.early_end`."""
+
 OUT_OF_MEMORY = "out of memory on its GPU"
 """Prefix of the failure reason of a trial that needs more of a GPU's memory than it can get."""
 
@@ -250,6 +253,11 @@ class TrialRecord:
     def is_infeasible(self) -> bool:
         """Whether its parameter values can never win, because training diverged or no GPU has enough memory."""
         return self.diverged or (self.state == "FAIL" and (self.stop_reason or "").startswith(OUT_OF_MEMORY))
+
+    @property
+    def target_steps(self) -> int | None:
+        """The environment steps at which its score had held ``budget.target``; None if it did not."""
+        return max(self.reports) if self.state == "COMPLETE" and self.stop_reason == TARGET_HELD else None
 
     def can_be_retried(self, env_steps: int) -> bool:
         """Return whether the trial failed before its budget was used up; otherwise a retry would train nothing."""

@@ -26,12 +26,13 @@ from rltune.certification.finalists import (
 from rltune.certification.result import Certification, Configuration, SeedResult, judge_configurations
 from rltune.certification.selection import FinalEvaluation, Player, measure_policies
 from rltune.checkpoints.store import open_store
+from rltune.config.early_end import EarlyEnd
 from rltune.envs.child import CallGivenUpError, Child
 from rltune.envs.guest import call_guest
 from rltune.envs.objective import Objective
 from rltune.errors import Cause, GuestError, RltuneError
 from rltune.policies.result import Evaluation
-from rltune.records import Direction, RunKey, TrialRecord
+from rltune.records import TARGET_HELD, Direction, RunKey, TrialRecord
 from rltune.statistics import mean_interval
 
 # What each trial's policy plays, and what its search believed.
@@ -424,3 +425,21 @@ def test_the_run_that_is_registered_is_chosen_by_validation(tmp_path: Path) -> N
     assert measured.policy
     assert measured.policy.mean == 10.0
     assert {part for _, part, _ in split.played} == {"test"}
+
+
+def test_of_finalists_at_the_target_the_quickest_wins(tmp_path: Path, lines: list[str]) -> None:
+    """One whose reports were lucky, and which is no longer there on fresh episodes, does not."""
+    worth = {0: 15.0, 1: 30.0, 2: 20.0}
+
+    def call(folder: Path, episodes: int, seed: int, progress: Any) -> Evaluation:
+        return evaluation_of(worth[int(folder.parent.parent.name)], episodes)
+
+    entries = [
+        replace(entry(tmp_path, number), reports={steps: 20.0}, stop_reason=TARGET_HELD)
+        for number, steps in ((0, 50), (1, 400), (2, 300))
+    ]
+    finals = FinalEvaluation(open_store(tmp_path), 3, 20, make_player(call), early_end=EarlyEnd(20.0))
+    winner = finals.select(entries, lines.append)
+    assert winner is not None
+    assert (winner.trial, winner.target_steps) == (2, 300)
+    assert describe_winner(winner, tmp_path, entries)["target_steps"] == 300  # type: ignore[index]

@@ -26,7 +26,7 @@ from rltune.driver.plan import make_plan
 from rltune.engine.sampling.vector_envs import SyncEnvs
 from rltune.envs.step_count import STEPS, SamplingEnded
 from rltune.errors import Cause, ConfigError, GuestError, NonFiniteError, RewardError
-from rltune.records import CheckpointRecord
+from rltune.records import PLATEAU, TARGET_HELD, CheckpointRecord
 from rltune.trial import trainable
 from rltune.trial.supervisor import STOP_FILE
 from rltune.trial.trainable import Trial, describe_failure
@@ -197,6 +197,44 @@ def test_an_end_plays_what_chooses_beside_what_is_reported(tmp_path: Path, monke
     results = run_trial(make_task(tmp_path, evaluation_seed=100, checkpoint_every_s=600.0, **kinds))
     assert (results[-1]["returns"], results[-1]["choice_returns"]) == ([1.0] * 5, [2.0] * 5)
     assert played == [(100, {"id": "Test-v0"}), (105, {"id": "Validation-v0"})]
+
+
+def test_a_trial_ends_once_its_score_has_held_the_target(tmp_path: Path) -> None:
+    """The toy's score is 0.1 after 100 steps, 0.2 after 200 and so on."""
+    task = make_task(tmp_path, reports=10, target=0.35, checkpoint_every_s=600.0)
+    results = run_trial(task)
+    assert reports(results) == [(100 * place, place / 10) for place in range(1, 6)]
+    assert [result["ended"] for result in results] == [None] * 4 + [TARGET_HELD]
+    assert results[-1]["done"]
+
+
+def test_a_trial_ends_whose_score_becomes_no_better(tmp_path: Path) -> None:
+    task = make_task(tmp_path, reports=10, plateau=3, params={"quality": 0.0}, checkpoint_every_s=600.0)
+    results = run_trial(task)
+    assert (len(results), results[-1]["ended"]) == (4, PLATEAU)
+
+
+def test_an_iteration_past_several_reports_holds_no_target(tmp_path: Path) -> None:
+    params = {"quality": 1.0, "batch": 600}
+    results = run_trial(make_task(tmp_path, reports=10, target=0.5, params=params, checkpoint_every_s=600.0))
+    assert [result["env_steps"] for result in results] == [600] * 6 + [1200]
+
+
+@pytest.mark.parametrize("num_before", [3, 5, 6])
+def test_a_certification_run_ends_early_and_plays_then(tmp_path: Path, num_before: int) -> None:
+    """Also if it is interrupted after that many results, before, at and after its end."""
+    task: dict[str, Any] = {"reports": 10, "target": 0.35, "episodes": 2, "kind": "certify"}
+    trial, latest = ToyTrial(make_task(tmp_path, **task)), None
+    results = []
+    for _ in range(num_before):
+        results.append(trial.step())
+        latest = results[-1]["records"].get("latest", latest)
+    best = next(result["records"]["best"] for result in reversed(results) if "best" in result["records"])
+    trial.stop()
+    rest = run_trial(make_task(tmp_path, **task, latest=latest, best=best))
+    assert rest[-1]["returns"] == [1.0] * 2
+    assert (rest[-1]["nominal_steps"], rest[-1]["ended"], rest[-1]["done"]) == (500, TARGET_HELD, True)
+    assert max(steps for steps, _ in reports([*results, *rest])) == 500
 
 
 def test_a_budget_that_its_reports_do_not_divide_has_whole_marks(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from rltune.certification.result import MIN_RUNS, Certification, Configuration
 from rltune.envs.objective import Objective
 from rltune.formatting import (
     TextTable,
+    format_count,
     format_difference,
     format_interval,
     format_number,
@@ -44,12 +45,19 @@ COLUMNS: dict[str, Callable[[Configuration], str]] = {
 """What the table shows of each configuration, by the column's heading."""
 
 
+TARGET_COLUMN: dict[str, Callable[[Configuration], str]] = {
+    "steps to target": lambda row: "-" if row.target_steps is None else format_count(row.target_steps)
+}
+"""What it also shows if some runs have reached ``budget.target``."""
+
+
 def make_table(certification: Certification) -> TextTable:
     """Make the table of a certification: one row for each configuration, with the verdict in the last column."""
     configurations = certification.configurations
-    rows = tuple((*(show(each) for show in COLUMNS.values()), certification.verdict(each)) for each in configurations)
+    columns = COLUMNS | (TARGET_COLUMN if certification.has_target else {})
+    rows = tuple((*(show(each) for show in columns.values()), certification.verdict(each)) for each in configurations)
     best = [each.name for each in configurations].index(certification.winner)
-    return TextTable((*COLUMNS, "verdict"), rows, best)
+    return TextTable((*columns, "verdict"), rows, best)
 
 
 def explain_table(certification: Certification, objective: Objective) -> list[str]:
@@ -61,6 +69,11 @@ def explain_table(certification: Certification, objective: Objective) -> list[st
     """
     configurations = certification.configurations
     notes = ["ranked by the mean of the middle half of the runs"]
+    if certification.has_target:
+        notes = [
+            "ranked by the steps to budget.target, a median over the seeds, if most of the runs have held it "
+            "and are as good on fresh episodes; then by the mean of the middle half of the runs"
+        ]
     if sizes := sorted({each.num_seeds for each in configurations if each.low is not None}):
         levels = " or ".join(f"{median_level(size):.4g}% of cases by {size} seeds" for size in sizes)
         chosen = "; being chosen makes the winner's median a little too good, which its interval allows for"
@@ -118,6 +131,10 @@ def describe_result(certification: Certification, objective: Objective) -> str:
             text += f"; the baseline's is {_format_median(baseline)}"
             text += f", but it cannot win: {baseline.broken}" if baseline.broken else ""
         text += f".{_compare_with_baseline(best)}"
+    if best.target_steps is not None:
+        text += f" It held budget.target after {best.target_steps:,.0f} environment steps (the median)"
+        theirs = baseline.target_steps if baseline and baseline is not best else None
+        text += "." if theirs is None else f", and the baseline after {theirs:,.0f}."
     if 1 < best.num_seeds < MIN_RUNS:
         text += f" Its runs reached {', '.join(map(format_objective, best.scores))}."
     elif best.num_seeds > 1:

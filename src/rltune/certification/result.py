@@ -29,6 +29,8 @@ class SeedResult:
         seed: The training seed.
         mean: The run's score, as it is reported.
         returns: The return of each episode of the run's best checkpoint, as it is reported.
+        target_steps: The environment steps at which its training held ``budget.target``; None if it did not, or if the
+            mean of the episodes that choose is worse than the target.
         choice_returns: The returns on the data that choose, whose mean decides the ranks; empty: ``returns`` are.
         checkpoint: The path of this checkpoint, relative to the sweep's folder.
         run: The key of the run in MLflow. Configurations with the same values share their runs.
@@ -42,6 +44,7 @@ class SeedResult:
     run: RunKey = field(default_factory=lambda: RunKey(None))
     mlflow_run_id: str | None = None
     choice_returns: tuple[float, ...] = ()
+    target_steps: int | None = None
 
     @property
     def rank_score(self) -> float:
@@ -130,6 +133,13 @@ class Configuration:
         return {result.seed: result.mean for result in self.per_seed} | failed
 
     @property
+    def target_steps(self) -> float | None:
+        """The median of the steps that the runs took to ``budget.target``; None if half of them did not reach it."""
+        steps = [run.target_steps or math.inf for run in self.per_seed] + [math.inf] * len(self.failed_seeds)
+        middle = median(steps) if steps else math.inf
+        return middle if math.isfinite(middle) else None
+
+    @property
     def median(self) -> float | None:
         """The median of the scores of all seeds; None if all seeds failed."""
         return median(self.scores) if self.per_seed else None
@@ -196,6 +206,11 @@ class Certification:
         """Number of certified configurations that are compared with the baseline."""
         return sum(configuration.num_pairs > 0 for configuration in self.configurations)
 
+    @property
+    def has_target(self) -> bool:
+        """Whether a configuration has reached ``budget.target`` with most of its runs."""
+        return any(row.target_steps is not None for row in self.configurations)
+
     def suggest_seeds(self) -> int | None:
         """Suggest how many seeds tell whether the winner is better, if it wins as often on more of them.
 
@@ -239,7 +254,10 @@ class Certification:
         """Return one flat dictionary of numbers for each configuration, without its parameters and single runs."""
         columns = ("name", "trial", "median", "low", "high", "worst", "difference", "num_pairs", "num_wins")
         return [
-            {key: getattr(row, key) for key in (*columns, "num_ties", "wins_needed")}
+            {
+                key: getattr(row, key)
+                for key in (*columns, "num_ties", "wins_needed", *["target_steps"] * self.has_target)
+            }
             | {"seeds": len(row.per_seed), "failed_seeds": len(row.failed_seeds), "verdict": self.verdict(row)}
             for row in self.configurations
         ]
@@ -350,8 +368,9 @@ def judge_configurations(
         direction: Which scores are better.
 
     Returns:
-        The configurations ranked by excess failures, then by the interquartile mean and the mean of their scores; the
-        baseline comes before its equals, and those that break a constraint last. None if no configuration can win.
+        The configurations ranked by excess failures, then by the steps to ``budget.target`` of those whose runs reach
+        it, then by the interquartile mean and the mean of their scores; the baseline comes before its
+        equals, and those that break a constraint last. None if no configuration can win.
     """
     if not any(configuration.per_seed and not configuration.broken for configuration in configurations):
         return None
@@ -386,6 +405,7 @@ def _rank(direction: Direction, worst: float, configuration: Configuration) -> t
     return (
         not configuration.broken,
         -configuration.excess_failures,
+        -(configuration.target_steps or math.inf),
         direction.sign * float(interquartile_mean(scores)),
         direction.sign * sum(scores) / len(scores),
         configuration.name == BASELINE,

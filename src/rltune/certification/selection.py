@@ -31,6 +31,7 @@ from rltune.certification.finalists import (
 )
 from rltune.certification.result import Certification, CertifiedPolicy
 from rltune.checkpoints.store import Store
+from rltune.config.early_end import NEVER, EarlyEnd
 from rltune.envs.child import CallGivenUpError, Child, call_again
 from rltune.envs.objective import Objective
 from rltune.errors import GuestError, RltuneError, describe_exception
@@ -204,6 +205,8 @@ class FinalEvaluation:
         choice_env: What is changed of the environment for the episodes that choose the winner.
         reported_env: What is changed of it for those that measure the winner, and by which champions are compared.
         scores_are_played: Whether the scores of trials are of episodes that they have played, and not the training's.
+        early_end: When trials have ended early: of those that have reached the target, the one with the fewest steps
+            wins.
     """
 
     def __init__(
@@ -217,7 +220,9 @@ class FinalEvaluation:
         choice_env: Mapping[str, Any] | None = None,
         reported_env: Mapping[str, Any] | None = None,
         scores_are_played: bool = False,
+        early_end: EarlyEnd = NEVER,
     ) -> None:
+        self._early_end = early_end
         self._choice_env, self._reported_env = choice_env or {}, reported_env or {}
         self._acting_env = self._choice_env if scores_are_played else None
         self._store, self._top, self._episodes, self._player = store, top, episodes, player
@@ -252,9 +257,15 @@ class FinalEvaluation:
         with self._player.open((num_measured + len(playable)) * self._episodes):
             evaluated = self._evaluate(playable, notify)
             if evaluated:
-                best = max(evaluated, key=lambda finalist: direction.sign * finalist.score)
+                best = max(evaluated, key=self._rank)
                 return self._measure(best)
         return finalists[0] if finalists else None
+
+    def _rank(self, finalist: Finalist) -> tuple[float, float]:
+        """Return the sort key of a finalist; the winner has the highest key."""
+        # The reports at which it held the target may have been lucky, as the training ended with them.
+        steps = finalist.target_steps if self._early_end.reaches(finalist.score) else None
+        return -(steps or math.inf), self._objective.direction.sign * finalist.score
 
     def _choose_acting(self, finalists: Sequence[Finalist], notify: Callable[[str], None]) -> list[Finalist]:
         """Let each finalist act deterministically or by sampling, by episodes that count for nothing else."""

@@ -11,7 +11,7 @@ from typing import Any, get_origin
 from omegaconf import Container, DictConfig, OmegaConf
 from omegaconf.errors import GrammarParseError, InterpolationResolutionError, OmegaConfBaseException
 
-from rltune.config.advice import advise, advise_option, find_group, translate
+from rltune.config.advice import STOP, advise, advise_option, find_group, translate
 from rltune.config.bounds import describe_allowed, find_type, list_bounds
 from rltune.config.capabilities import MODEL_SETTINGS, SECTIONS, find_capabilities
 from rltune.config.names import conf_dir
@@ -294,7 +294,9 @@ def explain_unknown(word: str, key: str, settings: Mapping[str, Any], help_line:
         settings: All settings, nested.
         help_line: What to type if nothing is close.
     """
-    typed, _, value = word.lstrip("+~").partition("=")
+    typed, value = _split_stop(*word.lstrip("+~").partition("=")[::2])
+    if typed.startswith(f"{STOP}."):
+        key = typed
     if mapping := re.match(r"space\.[^.=]+=\{\s*(\w+)", word.lstrip("+")):
         return _explain_mapping(f"{typed}.{mapping[1]}", value)
     if is_of_env(typed.removeprefix("space.")) and typed.startswith("space."):
@@ -313,6 +315,12 @@ def explain_unknown(word: str, key: str, settings: Mapping[str, Any], help_line:
     if answer is None or not answer.fix:  # What was typed below the unknown key belongs below the right one, too.
         fix = fix.replace("=", f"{typed.removeprefix(key)}=", 1)
     return ConfigError(*split_word(word), ": no such key", allowed, fix or help_line)
+
+
+def _split_stop(key: str, value: str) -> tuple[str, str]:
+    """Return the first entry of Ray Tune's ``stop={episode_return_mean: 475}`` as key and value, others as they are."""
+    entry = re.fullmatch(r"\{\s*['\"]?([\w./]+)['\"]?\s*:\s*['\"]?([^,}'\"]+?)['\"]?\s*[,}].*", value)
+    return (f"{STOP}.{entry[1]}", entry[2]) if entry and key == STOP else (key, value)
 
 
 def _advise_addition(key: str, word: str, settings: Mapping[str, Any], addable: Sequence[str]) -> tuple[str, str]:

@@ -6,6 +6,7 @@ command line is answered at once.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,13 +55,18 @@ MAX_SEED = 2**32 - 1  # The largest seed that NumPy accepts.
 
 @dataclass
 class BudgetConfig:
-    """Limits of a sweep: trials, environment steps of one trial and of all, wall time, reports of one trial."""
+    """Limits of a sweep: trials, environment steps of one trial and of all, wall time, reports of one trial.
+
+    A trial ends before its steps are spent once its score holds ``target``, or is no better in ``plateau`` reports.
+    """
 
     trials: int = bounded(minimum=1, maximum=MAX_COUNT, example=48)
     env_steps: int = bounded(minimum=1, example=100_000)
     total_env_steps: int | None = bounded(None, minimum=1, example=1_000_000)
     wall_time_s: float | None = bounded(None, minimum=1, example=3600)
     reports: int = bounded(minimum=1, example=20)
+    target: float | None = bounded(None, minimum=-math.inf, exclusive_minimum=True, example=475)
+    plateau: int | None = bounded(None, minimum=1, example=5)
 
 
 @dataclass

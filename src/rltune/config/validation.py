@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast, get_args, get_origin
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rltune.config.advice import advise, translate
+from rltune.config.advice import STOP, advise, translate
 from rltune.config.bounds import Checked, check_settings, describe_allowed, list_bounds, make_missing_error, read_types
 from rltune.config.buckets import BUCKETS, is_bucket
 from rltune.config.capabilities import MODEL_SETTINGS, SECTIONS
@@ -137,11 +137,12 @@ class _Conversion:
 
     def _make_unknown_error(self, key: str, value: Any) -> ConfigError:
         below = ""
-        while isinstance(value, Mapping) and len(value) == 1:  # Such as `+env.env_config.size=4`.
+        # Such as `+env.env_config.size=4`, and of Ray Tune's `stop` the first of several conditions.
+        while isinstance(value, Mapping) and (len(value) == 1 or (key == STOP and value)):
             name, value = next(iter(value.items()))
             below += f".{name}"
         shown = _show(value)
-        allowed, fix = advise(key, shown, self._settings)
+        allowed, fix = advise(f"{key}{below}" if key == STOP else key, shown, self._settings)
         answer = find_answer("setting", key.rpartition(".")[2])
         if answer is None or not answer.fix:  # What was typed below the unknown key belongs below the right one, too.
             fix = fix.replace("=", f"{below}=", 1)

@@ -203,6 +203,7 @@ def select_winner(sweep: Sweep, records: Sequence[TrialRecord]) -> tuple[Finalis
                 plan.score.env,
                 plan.reported_env,
                 scores_are_played=bool(plan.score.episodes),
+                early_end=plan.criteria.early_end,
             )
             best = evaluation.select(records, note)
             if retraining and best:

@@ -181,8 +181,9 @@ class Trial(tune.Trainable):
             The report. Its numbers are those of `rltune.trial.metrics`; ``score`` is NaN until the first episode
             has ended. ``records`` are of the checkpoints written, ``returns`` and ``choice_returns`` (at the end, where
             the task wants episodes) of the episodes played, ``failed``, ``cause`` and ``traceback`` of what went
-            wrong, ``notes`` of the restore and of the episodes. Without ``nominal_steps`` it is no report: it brings a
-            checkpoint that was due before, an interruption or a failure.
+            wrong, ``ended`` why it ends before its budget is spent, ``notes`` of the restore and of the episodes.
+            Without ``nominal_steps`` it is no report: it brings a checkpoint that was due before, an interruption or a
+            failure.
         """
         report: dict[str, Any] = {}
         if self._failure is None:
@@ -215,7 +216,7 @@ class Trial(tune.Trainable):
         fail, or the process with them, then the next attempt only plays them again.
         """
         task, state = self.task, self._state
-        was_trained = state.reports >= task.reports
+        was_trained = state.reports >= task.reports or state.ended is not None
         steps_before, trained_before = state.env_steps, state.train_s
         clock, cpu_s = time.perf_counter(), time.process_time()
         mark = self._next_mark()
@@ -226,14 +227,18 @@ class Trial(tune.Trainable):
             return self._hand_back(interrupted=pause == STOP_REQUESTED)
         if task.score:
             self._play_scores(task.score)
-        state.reports += 1
         report = self._merge_seeds() | {"nominal_steps": mark}
+        if not was_trained:
+            state.reports += 1
+            state.curve.append((int(report["env_steps"]), float(report["score"])))
+            state.ended = task.early_end.explain(state.curve)
         if seconds := state.train_s - trained_before:
             report["env_steps_per_s"] = len(self._runners) * (report["env_steps"] - steps_before) / seconds
             report[CPU] = 100 * (time.process_time() - cpu_s) / (time.perf_counter() - clock)
         report |= {MEMORY: psutil.Process().memory_info().rss / 1e6, **measure_gpu()}
         records = self._checkpoints.save_if_due(state, self._runners, report["score"])
-        report |= {"records": records, "done": mark == task.env_steps}
+        is_last = mark == task.env_steps or state.ended is not None
+        report |= {"records": records, "done": is_last, "ended": state.ended}
         if report["done"] and task.episodes:
             if was_trained:
                 report |= self._play_best(records)
@@ -334,9 +339,10 @@ class Trial(tune.Trainable):
             raise SamplingEnded
 
     def _next_mark(self) -> int:
-        """Return the environment steps at which the next report is due."""
-        task = self.task
-        return math.ceil(task.env_steps * min(self._state.reports + 1, task.reports) / task.reports)
+        """Return the environment steps at which the next report is due; of a trial that has ended, of its last one."""
+        task, state = self.task, self._state
+        number = state.reports if state.ended else min(state.reports + 1, task.reports)
+        return math.ceil(task.env_steps * number / task.reports)
 
     def _train(self, index: int, target: int) -> str | None:
         """Train one seed up to ``target`` steps; return STOP_REQUESTED or SAVE_DUE if training paused earlier."""

@@ -63,6 +63,7 @@ def _describe_trial(trial: TrialSnapshot) -> dict[str, Any]:
         "score": trial.score,
         "second": trial.second,
         "env_steps": trial.env_steps,
+        "target_steps": trial.record.target_steps,
         "train_s": trial.record.train_s,
         "origin": trial.record.origin,
         "params": trial.params,

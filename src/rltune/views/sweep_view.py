@@ -157,7 +157,8 @@ class TrialSnapshot:
         if self.state == "RUNNING" and record.node:
             parts.append(f"on {record.node}")
         elif self.has_ended and record.stop_reason:
-            parts.append(first_line(record.stop_reason))
+            when = f", at {record.target_steps:,} environment steps" if record.target_steps else ""
+            parts.append(first_line(record.stop_reason) + when)
         if record.enqueued_by:
             parts.append(f"enqueued by {record.enqueued_by}")
         elif record.origin in ORIGINS and record.origin != SEARCHER:

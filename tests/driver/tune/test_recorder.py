@@ -23,7 +23,7 @@ from rltune.driver.tune.attempts import Attempts
 from rltune.driver.tune.recorder import Recorder
 from rltune.driver.tune.scheduler import StoppingRuleScheduler
 from rltune.ledger.disk_full import DISK_FULL
-from rltune.records import CheckpointRecord, TrialRecord
+from rltune.records import TARGET_HELD, CheckpointRecord, TrialRecord
 from rltune.search.schedulers import NoStopping, Stop
 from rltune.secrets import reveal
 from rltune.trial.supervisor import STACK_FILE
@@ -253,6 +253,15 @@ def test_a_run_keeps_the_returns_that_choose_beside_those_reported(trials):
     trials.ledger.runs.clear_cache()
     record = trials.ledger.runs.record(0)
     assert (record.returns, record.choice_returns, record.score) == ((1.0, 3.0), (7.0, 9.0), 2.0)
+
+
+@pytest.mark.parametrize("kind", ["trials", "certify"])
+def test_a_trial_that_ends_early_by_itself_is_complete(trials, kind):
+    trial = trials.begin(kind)
+    trials.report(trial, 400, 5.0)
+    trials.end(trial, ended=TARGET_HELD, returns=[5.0, 7.0])
+    record = trials.stages[kind].table.record(0)
+    assert (record.state, record.stop_reason, record.target_steps) == ("COMPLETE", TARGET_HELD, 400)
 
 
 def test_a_trial_without_an_episode_has_failed(trials):

@@ -81,6 +81,8 @@ class Assignments:
             sweep=str(plan.folder),
             env_steps=plan.budget.env_steps,
             reports=plan.budget.reports,
+            target=plan.budget.target,
+            plateau=plan.budget.plateau,
             checkpoint_every_s=plan.checkpoint.every_s,
             replay_gb=plan.checkpoint.replay_gb,
             stall_s=plan.failures.stall_s,

@@ -195,7 +195,7 @@ class Recorder(Callback):
             self._end_attempt(event, explain_report(result))
         elif reason:
             self._end(event, "PRUNED", reason)
-        elif int(result.get("nominal_steps", 0)) < self._plan.budget.env_steps:
+        elif int(result.get("nominal_steps", 0)) < self._plan.budget.env_steps and not result.get("ended"):
             self._interrupt(event)
         else:
             self._end_whole(event)
@@ -253,18 +253,19 @@ class Recorder(Callback):
         return costs
 
     def _end_whole(self, event: _Event) -> None:
-        """End a trial that has used its whole budget; without a score it has failed."""
+        """End a trial that has used its whole budget, or ended early; without a score it has failed."""
+        reason = event.result.get("ended") or WHOLE_BUDGET
         returns, chosen = (tuple(event.result.get(name) or ()) for name in ("returns", "choice_returns"))
         if not event.record.scores:
             self._end(event, "FAIL", explain_no_episode(self._plan.budget.env_steps, self._num_copies))
         elif event.is_search:
-            self._end(event, "COMPLETE", WHOLE_BUDGET)
+            self._end(event, "COMPLETE", reason)
         elif not returns:
             self._end(event, "FAIL", "its policy could not be evaluated")
         elif not math.isfinite(sum((*returns, *chosen))):  # A return of NaN cannot be ranked.
             self._end(event, "FAIL", "its policy's return is not finite")
         else:
-            self._end(event, "COMPLETE", WHOLE_BUDGET, returns=returns, choice_returns=chosen)
+            self._end(event, "COMPLETE", reason, returns=returns, choice_returns=chosen)
 
     def _end(self, event: _Event, state: str, reason: str, **facts: Any) -> None:
         """Record the final state of a trial in the ledger, then inform Optuna and the trackers.
