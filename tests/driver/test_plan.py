@@ -431,6 +431,7 @@ def test_the_baseline_has_the_environments_own_values(request_of):
     ("words", "is_noted"),
     [
         (("+space.env.kwargs.repeat=[choice,1,2]",), True),
+        (("+space.env.kwargs.repeat=2",), False),
         (("+space.env.rewards.scale=[choice,1,0.1]",), False),
         (("+space.env.kwargs.repeat=[choice,1,2]", "objective.kind=info", "objective.key=earned"), False),
         (("+space.train_env.kwargs.repeat=[choice,1,2]", "objective.kind=info", "objective.key=earned"), False),
@@ -504,6 +505,14 @@ def test_score_episodes_without_a_copy_are_refused_by_name(request_of):
     assert (refused.value.key, refused.value.value) == ("score.episodes", 10)
     plan = make_plan(request_of(*SAFE, "env.max_copies=4", *one[1:]))
     assert plan.request.trials_per_node == 2, "each trial has one for its training and one for its scores"
+
+
+def test_a_range_among_a_wrappers_arguments_is_said(request_of):
+    wrappers = "env.wrappers=[{entry_point: 'knobs:Bonus', kwargs: {bonus: [uniform, 0, 1]}}]"
+    with pytest.raises(ConfigError) as refused:
+        make_plan(request_of(*KNOBS, wrappers))
+    assert refused.value.key == "env.wrappers.Bonus.kwargs.bonus"
+    assert "'+space.env.wrappers.Bonus.kwargs.bonus=[uniform,0,1]'" in refused.value.fix
 
 
 @pytest.mark.parametrize(("name", "fails"), [("repeat", True), ("log", False)])
