@@ -6,7 +6,7 @@ Typed, and without behaviour beyond reading themselves. Imports nothing of rltun
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -201,6 +201,7 @@ class TrialRecord:
         of_trial: The trial that a run of a certification retrains; None for the baseline, and for a trial.
         seed_index: Which of the certification's seeds a run has, from 0; None for a trial.
         returns: The returns of the episodes that a run of the certification played at its end.
+        metrics: The user's own metrics of these episodes, by their names in reports; None in one whose infos lack it.
         cause: Who failed, as whoever saw the failure says, such as ``environment`` (`rltune.errors.Cause`); None if it
             has not failed.
         parent: The trial and the checkpoint from which it was forked; None, as no version forks trials yet.
@@ -235,6 +236,7 @@ class TrialRecord:
     of_trial: int | None = None
     seed_index: int | None = None
     returns: tuple[float, ...] = ()
+    metrics: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
     cause: str | None = None
     parent: Mapping[str, Any] | None = None
     schedule: Mapping[str, Any] | None = None

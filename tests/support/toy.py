@@ -138,11 +138,12 @@ class ToyTrial(Trial):
             os.kill(os.getpid(), signal.SIGKILL)
         return ToyRunner(self.task.params, seed, float(self.task.params.get("seconds", 0.0)))
 
-    def play(self, folder: Path, copies: Any = None) -> list[float]:
+    def play(self, folder: Path, copies: Any = None) -> tuple[list[float], dict[str, list[float | None]]]:
         """The same return in each episode: ``worth``, else the curve's end, and ``luck`` times -2 to 2 by the seed."""
         params, seed = self.task.params, json.loads((folder / "toy.json").read_text())["seed"]
         worth = params.get("worth", params["quality"] * self.task.env_steps / 1000)
-        return [worth + params.get("luck", 0.0) * (seed % 5 - 2)] * self.task.episodes
+        returns = [worth + params.get("luck", 0.0) * (seed % 5 - 2)] * self.task.episodes
+        return returns, {name: list(returns) for name in params.get("metrics", ())}
 
 
 def make_task(sweep: Path, **other: Any) -> dict[str, Any]:

@@ -387,14 +387,14 @@ def test_the_way_of_acting_is_kept_before_the_episodes(tmp_path: Path, monkeypat
     decision = {"deterministic": False, "episodes": 20, "deterministic_mean": -200.0, "sampled_mean": -12.0, "cut": 0}
     played: list[Path] = []
 
-    def play(trial: ToyTrial, folder: Path, copies: object) -> list[float]:
+    def play(trial: ToyTrial, folder: Path, copies: object) -> tuple[list[float], dict[str, list[float | None]]]:
         played.append(folder)
-        return [1.0]
+        return [1.0], {"episode/energy": [None]}
 
     monkeypatch.setattr("rltune.trial.trainable.choose_acting", lambda *_: decision)
     monkeypatch.setattr(ToyTrial, "play", play)
     *_, last = run_trial(make_task(tmp_path, kind="certify", episodes=3))
-    assert last["returns"] == [1.0]
+    assert (last["returns"], last["metrics"]) == ([1.0], {"episode/energy": [None]})
     record = CheckpointRecord(**last["records"]["best"])
     assert played == [open_checkpoint(tmp_path, record)]
     assert (record.env_steps, record.objective) == (1000, 1.0)

@@ -27,6 +27,7 @@ from rltune.checkpoints.store import Store
 from rltune.config.schema import CertifyConfig
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.ranking import rank_records
+from rltune.policies.result import measure_metric
 from rltune.policies.rllib_policy import REASON_FILE
 from rltune.records import BASELINE, TrialRecord
 
@@ -250,6 +251,7 @@ def _result_of(run: TrialRecord) -> SeedResult:
         checkpoint=run.checkpoint.path,
         run=run.run_key,
         mlflow_run_id=run.mlflow_run_id,
+        metrics={name: measure_metric(values)["mean"] for name, values in run.metrics.items()},
     )
 
 

@@ -330,5 +330,6 @@ def measure_policies(
         compared, measured = (player.finish_evaluation(future, task, who, folder) for future in futures)
     if compared is None or measured is None:  # The configuration stays the winner.
         return certification, winner
-    policy = CertifiedPolicy(best.name, run.seed, run.checkpoint, episodes, measured.mean, measured.low, measured.high)
+    ends = measured.mean, measured.low, measured.high
+    policy = CertifiedPolicy(best.name, run.seed, run.checkpoint, episodes, *ends, metrics=measured.measure())
     return replace(certification, policy=policy), replace(winner, evaluation=compared, measured=measured)

@@ -14,9 +14,17 @@ from rltune.errors import ConfigError
 from rltune.other_tools import find_answer
 from rltune.search.dimensions import KINDS
 
-OPEN = ("algo", "constraints", "env", "scheduler", "searcher", "space")  # Config groups to which users may add keys.
+OPEN = (
+    "algo",
+    "constraints",
+    "env",
+    "metrics",
+    "scheduler",
+    "searcher",
+    "space",
+)  # Config groups to which users may add keys.
 
-MAPPINGS = ("env.kwargs", "env.per_copy", "env.encode")  # Settings whose keys are an environment's own.
+MAPPINGS = ("env.kwargs", "env.per_copy", "env.encode", "metrics")  # Settings whose keys are an environment's own.
 _NUMBER = re.compile(r"(?i)[+-]?(?:[\d._]+(?:e[+-]?\d+)?|inf|nan)|true|false")
 _CALLED = re.compile(r"(\+*space\.[\w.]+)=((?:\w+\.)*)(\w+)\((.*)\)")
 
@@ -30,7 +38,7 @@ def add_to_mapping(word: str) -> str:
     """Let ``env.kwargs={size: 4}`` and ``env.encode.camera=image`` add keys, for which Hydra wants a ``++``."""
     key, _, value = word.partition("=")
     is_whole = key in MAPPINGS and value.lstrip().startswith("{")
-    return f"++{word}" if is_whole or key.startswith("env.encode.") else word
+    return f"++{word}" if is_whole or key.startswith(("env.encode.", "metrics.")) else word
 
 
 def write_range(word: str) -> str:

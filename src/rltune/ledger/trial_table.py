@@ -414,5 +414,6 @@ def make_record(
         values[name] = CheckpointRecord(**values[name]) if values[name] else None
     for name in ("seeds", "returns"):
         values[name] = tuple(values[name] or ())
+    values["metrics"] = values["metrics"] or {}
     enqueued_by = user if row["kind"] == TRIALS else None
     return TrialRecord(reports=curve, numbers=numbers, enqueued_by=enqueued_by, **values)

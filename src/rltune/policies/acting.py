@@ -73,13 +73,13 @@ def choose_acting(
     with open_copies(copies) as shared:
         play = partial(evaluate, policy, NUM_EPISODES, FIRST_SEED, progress=progress, copies=shared)
         greedy = None
-        # An episode that is cut may have no score, if the objective reads it from the last info.
+        # Episodes may have no score: those that are cut, or all that lack what the objective reads.
         with contextlib.suppress(PolicyError):
             greedy = play(deterministic=True)
-        if greedy and not is_mean_better(training_scores, greedy.returns, direction):
+        if greedy and not is_mean_better(training_scores, greedy.scores, direction):
             return None
         sampled = play(deterministic=False)
-        if greedy and not is_mean_better(sampled.returns, greedy.returns, direction):
+        if greedy and not is_mean_better(sampled.scores, greedy.scores, direction):
             return None
     means = {"deterministic_mean": greedy and greedy.mean, "sampled_mean": sampled.mean}
     return {"deterministic": False, "episodes": NUM_EPISODES, **means, "cut": len(greedy.cut) if greedy else None}

@@ -161,8 +161,8 @@ class Trial(tune.Trainable):
 
         Returns:
             The report. Its numbers are those of `rltune.trial.metrics`; ``score`` is NaN until the first episode
-            has ended. ``records`` are of the checkpoints written, ``returns`` (at the end, where the task wants
-            episodes) of the episodes played, ``failed``, ``cause`` and ``traceback`` of what went wrong,
+            has ended. ``records`` are of the checkpoints written, ``returns`` and ``metrics`` (at the end, where the
+            task wants episodes) of the episodes played, ``failed``, ``cause`` and ``traceback`` of what went wrong,
             ``notes`` of the restore and of the episodes. Without ``nominal_steps`` it is no report: it brings a
             checkpoint that was due before, an interruption or a failure.
         """
@@ -257,14 +257,18 @@ class Trial(tune.Trainable):
                 best = save_acting(self._store, best, acting)
                 records = {**records, "best": best.to_dict()}
                 folder = self._store.open(best) or folder
-            return {"records": records, "returns": self.play(folder, copies)}
+            returns, metrics = self.play(folder, copies)
+            return {"records": records, "returns": returns, "metrics": metrics}
 
-    def play(self, folder: Path, copies: Copies) -> list[float]:
+    def play(self, folder: Path, copies: Copies) -> tuple[list[float], dict[str, list[float | None]]]:
         """Play the task's evaluation episodes with a checkpoint's policy; tests override this method.
 
         Args:
             folder: The checkpoint.
             copies: The copies of the environment to play in.
+
+        Returns:
+            What the episodes are worth that have a score, and all episodes' own metrics by name.
         """
         from rltune.policies.evaluation import evaluate_checkpoint
 
@@ -272,7 +276,11 @@ class Trial(tune.Trainable):
         result = evaluate_checkpoint(folder, task.episodes, task.evaluation_seed, self._report_episode, copies)
         if result.cut:
             self._checkpoints.notes.append(f"at its end: {result.explain_cut()}")
-        return list(result.returns)
+        if result.unscored:
+            self._checkpoints.notes.append(
+                f"at its end: {len(result.unscored)} of {task.episodes} episodes had no score and were left out"
+            )
+        return result.scores, {name: list(values) for name, values in result.metrics.items()}
 
     def _report_episode(self, done: int, total: int) -> None:
         """Report to the supervisor that an evaluation is progressing.
@@ -308,6 +316,9 @@ class Trial(tune.Trainable):
             self._mark_iteration()
             if progress[index].far_value and not earlier.far_value:
                 self._checkpoints.notes.append(progress[index].far_value)
+            if (refused := progress[index].refused) and not earlier.refused:
+                note = "has callbacks that log what is no number, or what has a name that no tracker takes"
+                self._checkpoints.notes.append(f"{note}: {', '.join(refused)}")
             if progress[index].env_restarts and not earlier.env_restarts:
                 note = f"has made a failed copy of its environment again ({progress[index].fault})"
                 self._checkpoints.notes.append(f"{note}; env_restarts in its numbers counts such repairs")
