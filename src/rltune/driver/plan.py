@@ -60,8 +60,8 @@ from rltune.envs.child import Fork
 from rltune.envs.copies import make_limit_error
 from rltune.envs.facts import EnvFacts
 from rltune.envs.objective import Objective, check_objective
-from rltune.envs.spec import EnvSpec, spec_of, specify_env
-from rltune.envs.validation import check_rewards, examine_env, refuse_program
+from rltune.envs.spec import NATIVE, EnvSpec, parse_metrics, spec_of, specify_env
+from rltune.envs.validation import examine_env, refuse_program
 from rltune.errors import ConfigError
 from rltune.probe import measure_on_gpu
 from rltune.records import BASELINE, PORTFOLIO, SEARCHER, TUNED, WARM_START, TrialRecord
@@ -308,7 +308,7 @@ def make_plan(config: RunConfig, begun: Path | None = None, meanwhile: Callable[
     check_address(config.cluster)
     row, traits = find_capabilities(config.algo), get_traits(config.searcher.kind)
     criteria = read_criteria(asdict(config))
-    check_criteria(criteria, row, config.replicates)
+    check_criteria(criteria, row, config.replicates, parse_metrics(config.metrics))
     space = build_search_space(config.algo, config.space)
     check_algorithm(config.algo, space, row, several_agents=config.env.policies is not None)
     check_searcher(traits, space)
@@ -343,6 +343,7 @@ def make_plan(config: RunConfig, begun: Path | None = None, meanwhile: Callable[
         *facts.notes,
         *encoder_notes,
         *score_notes,
+        _describe_single_copies(spec, config.env.vectorize),
         _describe_few_steps(config),
         None if score.episodes else _describe_late_episodes(config, facts, row),
         *portfolio_notes,
@@ -468,11 +469,9 @@ def _check_env(
     Returns:
         Its specification, what was learned about it, and what cannot be normalised in it, with the reason.
     """
-    spec = specify_env(config.env, config.objective)
+    spec = specify_env(config.env, config.objective, config.metrics)
     vectorize = config.env.vectorize
-    check_rewards(spec, vectorize)
-    has_several_agents = spec.policies is not None
-    check_objective(spec.objective, vectorize=vectorize, several_agents=has_several_agents)
+    check_objective(spec.objective)
     refuse_program(spec)
     facts = examine_env(spec, config.failures.stall_s, meanwhile)
     if facts.time_limit:  # It ends its episodes by itself, so that its digest must not depend on the setting.
@@ -550,6 +549,15 @@ def _leave_out(config: RunConfig, obstacles: Collection[str]) -> RunConfig:
     )
     algo, space = remove_from_values(config.algo, obstacles), remove_from_space(config.space, obstacles)
     return replace(config, algo=algo, space=space, warm_start=warm_start, portfolio=portfolio)
+
+
+def _describe_single_copies(spec: EnvSpec, vectorize: str) -> str | None:
+    """Return a note if the environment's own vector version gives way to single copies; else None."""
+    if vectorize != NATIVE or not spec.needs_single_copies:
+        return None
+    needed = {"env.rewards": spec.rewards, "objective": spec.objective, "metrics": spec.metrics}
+    why = " and ".join([key for key, value in needed.items() if value] or ["env.restarts"])
+    return f"single copies of the environment step in place of env.vectorize={vectorize}: {why} needs them"
 
 
 def _describe_own_learner(config: RunConfig, space: Space, row: Capabilities | None) -> str | None:
