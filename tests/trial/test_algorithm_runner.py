@@ -24,7 +24,7 @@ from rltune.envs.observations import make_layout
 from rltune.envs.spaces import read_actions
 from rltune.envs.spec import spec_of
 from rltune.envs.step_count import STEPS
-from rltune.errors import NonFiniteError
+from rltune.errors import ConfigError, NonFiniteError
 from rltune.policies.evaluation import Copies, evaluate_checkpoint
 from rltune.policies.policy import load_playable
 from rltune.policies.rllib_policy import REASON_FILE
@@ -521,3 +521,55 @@ def test_a_half_episode_at_a_checkpoint_adds_no_half_sum(
         assert runner.train().metrics["episode/energy"] == 10.0
     finally:
         runner.stop()
+
+
+KNOBS = (
+    "env=gym", "~tuned", "env.id=knobs:Knobs-v0", "+env.kwargs={repeat: 1, weight: 1.0, size: 3}",
+    "objective.kind=info", "objective.key=earned", "algo.training.train_batch_size_per_learner=64",
+    "algo.training.num_epochs=1", "algo.env_runners.num_envs_per_env_runner=2",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", ["fast", pytest.param("rllib", marks=pytest.mark.slow)])
+def test_a_policy_is_judged_in_the_settings_environment(
+    request_of: Callable[..., Any], tmp_path: Path, engine: str
+) -> None:
+    """What is for learning only is not the policy's; what is part of the policy goes with it."""
+    plan = make_plan(request_of(*KNOBS, "+space.train_env.kwargs.weight=[choice,1,100]"))
+    params = {"train_env.kwargs.weight": 100.0, "env.kwargs.repeat": 4}
+    runner = AlgorithmRunner(plan.build, params, 1, engine, threads=1, scored_steps=1000)
+    progress = runner.train()
+    while not progress.episodes:
+        progress = runner.train()
+    runner.save(tmp_path, {})
+    runner.stop()
+    assert progress.return_mean == pytest.approx(100 * progress.score)
+    assert progress.episode_length_mean == 2
+    policy = load_policy(tmp_path, trust=True)
+    assert policy.info["env"]["kwargs"] == {"repeat": 4, "weight": 1.0, "size": 3}
+    assert policy.info["train_env"]["kwargs"] == {"repeat": 4, "weight": 100.0, "size": 3}
+    played = evaluate_checkpoint(tmp_path, 3, 0)
+    assert max(played.lengths) == 2
+    assert max(played.returns) <= 8
+
+
+def test_a_large_reward_for_learning_wins_nothing(request_of: Callable[..., Any]) -> None:
+    """The episodes by which trials are scored pay what the settings say."""
+    words = (*KNOBS, "objective.kind=return", "objective.key=null", "score.episodes=10")
+    plan = make_plan(request_of(*words, "+space.train_env.kwargs.weight=[choice,1,100]"))
+    scores = []
+    for weight in (1.0, 100.0):
+        runner = AlgorithmRunner(plan.build, {"train_env.kwargs.weight": weight}, 1, "fast", 1, scored_steps=1000)
+        while not (progress := runner.train()).episodes:
+            pass
+        scores.append(runner.play(copies=None, episodes=10, seed=0).mean)
+        runner.stop()
+        assert progress.return_mean > 3 * weight
+    assert max(scores) <= 8
+
+
+def test_other_spaces_than_those_of_the_check_end_a_trial(request_of: Callable[..., Any]) -> None:
+    """Between the ends of a range nothing was checked."""
+    plan = make_plan(request_of(*KNOBS))
+    with pytest.raises(ConfigError, match=r"\(5,\)"):
+        AlgorithmRunner(plan.build, {"env.kwargs.size": 5}, 1, "fast", threads=1, scored_steps=1000)

@@ -21,6 +21,7 @@ from rltune.certification.finalists import EVALUATION_SEED, Finalist
 from rltune.certification.result import Certification, Configuration
 from rltune.certification.selection import Player
 from rltune.envs.objective import Objective
+from rltune.envs.searched import SEARCHED, set_env_arguments
 from rltune.envs.spec import EnvSpec, spec_of
 from rltune.errors import RltuneError
 from rltune.formatting import format_interval, format_objective
@@ -221,12 +222,27 @@ def _find_score(before: RegisteredModel, candidate: Candidate, registry: ModelRe
         # With the tag, its sweep has compared champions in this environment, whichever it was trained in.
         if ENV_TAG not in before.tags and spec_of(policy.info["env"]).digest != candidate.env.digest:
             return None
+        if (env := _set_searched(candidate.env, policy.info.get(SEARCHED) or {})) is None:
+            return None
         with player.open(candidate.num_episodes):
-            env, copies = candidate.env.to_dict(), candidate.copies
-            future = player.start_evaluation(Path(files), candidate.num_episodes, env=env, copies=copies, trust=False)
+            future = player.start_evaluation(
+                Path(files), candidate.num_episodes, env=env.to_dict(), copies=candidate.copies, trust=False
+            )
             task, who = "evaluating the present champion for comparison", f"version {before.version}"
             theirs = player.finish_evaluation(future, task, who)
     return theirs.mean if theirs else None
+
+
+def _set_searched(env: EnvSpec, values: Any) -> EnvSpec | None:
+    """Return the environment of the comparison with the arguments that the champion's sweep has found for its policy.
+
+    What is imported and called stays what this sweep's own settings name; None if the values are no such arguments.
+    """
+    try:
+        spec = set_env_arguments(env, values)
+    except (AttributeError, KeyError, TypeError):
+        return None
+    return None if spec.has_variables and not env.has_variables else spec
 
 
 def _make_tags(candidate: Candidate) -> dict[str, str]:

@@ -17,6 +17,7 @@ from rltune.config.capabilities import MODEL_SETTINGS, SECTIONS, find_capabiliti
 from rltune.config.names import conf_dir
 from rltune.config.schema import RunConfig
 from rltune.config.uris import conceal_setting
+from rltune.envs.searched import is_of_env
 from rltune.errors import ABSENT, ConfigError, RltuneError, choices, nearest, spell
 from rltune.formatting import spell_command
 from rltune.other_tools import Answer, find_answer
@@ -298,6 +299,8 @@ def explain_unknown(word: str, key: str, settings: Mapping[str, Any], help_line:
         key = typed
     if mapping := re.match(r"space\.[^.=]+=\{\s*(\w+)", word.lstrip("+")):
         return _explain_mapping(f"{typed}.{mapping[1]}", value)
+    if is_of_env(typed.removeprefix("space.")) and typed.startswith("space."):
+        return ConfigError(*split_word(word), ": no such key", *_advise_plus(word))
     is_section = key.startswith("algo.") and key.removeprefix("algo.") in SECTIONS
     if is_section or find_answer("setting", typed.rpartition(".")[2]):
         key = typed  # Hydra names the section, which only the algorithm's file lacks.
@@ -331,8 +334,7 @@ def _advise_addition(key: str, word: str, settings: Mapping[str, Any], addable: 
     """
     group, _, last = key.rpartition(".")
     if last in addable:
-        added = f"+{word.lstrip('+')}"
-        return "with +, a key that the files in conf/ do not set", f"'{added}'" if " " in added else added
+        return _advise_plus(word)
     close = nearest(last, addable)
     fix = ""
     if group == "space" and last in _list_training(settings):
@@ -341,6 +343,12 @@ def _advise_addition(key: str, word: str, settings: Mapping[str, Any], addable: 
         plus = "" if close in find_group(settings, group) else "+"
         fix = f"{plus}{group}.{close}={word.partition('=')[2]}"
     return choices(last, addable, close), fix
+
+
+def _advise_plus(word: str) -> tuple[str, str]:
+    """Say that a word adds a key, and how to type it."""
+    added = f"+{word.lstrip('+')}"
+    return "with +, a key that the files in conf/ do not set", f"'{added}'" if " " in added else added
 
 
 def _list_training(settings: Mapping[str, Any]) -> list[str]:

@@ -29,7 +29,7 @@ from rltune.other_tools import Answer, find_answer
 NORMALISABLE = ("observations", "rewards")
 MAX_NAME = 100  # The longest name, in characters.
 NAME = rf"[a-zA-Z0-9][a-zA-Z0-9_.-]{{0,{MAX_NAME - 1}}}"  # A regular expression for names of folders.
-ENV_GROUPS = ("env", "score.env", "certify.env")
+ENV_GROUPS = ("env", "score.env", "certify.env", "space.env", "space.train_env")
 # In these settings ${oc.env:NAME} is resolved only when the environment is built, so that no file contains the value.
 WITH_VARIABLES = tuple(f"{group}.{key}" for group in ENV_GROUPS for key in ("kwargs", "wrappers"))
 T = TypeVar("T")

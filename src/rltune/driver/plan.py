@@ -19,6 +19,7 @@ from rltune.algorithms.arguments import (
     count_env_runners,
     count_gpus,
     count_learners,
+    name_arguments,
     widest_layer,
 )
 from rltune.algorithms.build import Build, make_inputs_absolute
@@ -29,7 +30,7 @@ from rltune.checkpoints.clients import make_address
 from rltune.checkpoints.store import Store, open_store
 from rltune.cluster.ray_cluster import check_address, machine_of
 from rltune.cluster.resources import Machine, Request, Share, describe_idle_gpu, fit_share
-from rltune.config.budget import fit_sizes, size_score
+from rltune.config.budget import SCORE_EPISODES, fit_sizes, size_score
 from rltune.config.capabilities import Capabilities, find_capabilities
 from rltune.config.criteria import Criteria, read_criteria
 from rltune.config.names import make_sweep_name, sweep_folder_of
@@ -60,11 +61,13 @@ from rltune.envs.child import Fork
 from rltune.envs.copies import make_limit_error
 from rltune.envs.facts import EnvFacts
 from rltune.envs.objective import Objective, check_objective
-from rltune.envs.spec import NATIVE, EnvSpec, parse_metrics, spec_of, specify_env
+from rltune.envs.searched import ENV, REWARDS, TRAIN_ENV, is_changed, is_of_env, list_corner_envs
+from rltune.envs.spec import NATIVE, RETURN, EnvSpec, parse_metrics, spec_of, specify_env
 from rltune.envs.validation import examine_env, refuse_program
-from rltune.errors import ConfigError
+from rltune.errors import ABSENT, ConfigError, GuestError, spell
 from rltune.probe import measure_on_gpu
 from rltune.records import BASELINE, PORTFOLIO, SEARCHER, TUNED, WARM_START, TrialRecord
+from rltune.search.dimensions import KINDS
 from rltune.search.samplers import SamplerTraits, build_sampler, check_sampler, check_searcher, get_traits
 from rltune.search.schedulers import StoppingRule, build_stopping_rule
 from rltune.search.seeds import derive_certification_seeds, derive_sampler_seed, derive_trial_seeds
@@ -309,31 +312,34 @@ def make_plan(config: RunConfig, begun: Path | None = None, meanwhile: Callable[
     row, traits = find_capabilities(config.algo), get_traits(config.searcher.kind)
     criteria = read_criteria(asdict(config))
     check_criteria(criteria, row, config.replicates, parse_metrics(config.metrics))
-    space = build_search_space(config.algo, config.space)
-    check_algorithm(config.algo, space, row, several_agents=config.env.policies is not None)
+    arguments = name_arguments(config.algo, config.env)
+    space = build_search_space(arguments, config.space)
+    check_algorithm(arguments, space, row, several_agents=config.env.policies is not None)
     check_searcher(traits, space)
     request = _make_request(config, space, row)
     build_stopping_rule(config.scheduler.kind, config.scheduler.args, config.budget.env_steps)
     _check_places(config)
-    spec, facts, obstacles = _check_env(config, space, row, meanwhile)
+    searched_note = _check_searched_env(config, space, row)
+    spec, facts, obstacles = _check_env(config, arguments, space, row, meanwhile)
     score, score_notes = _check_evaluations(config, spec, facts)
     encoder_notes = _check_encoders(config, space, spec, facts)
     env_notes = list_notes(obstacles, [config.algo, *space.corners()])
     given_settings, config = config, _leave_out(config, obstacles)
-    space = build_search_space(config.algo, config.space)
+    arguments = name_arguments(config.algo, config.env)
+    space = build_search_space(arguments, config.space)
     searcher_notes = check_searcher(traits, space)
     earlier, earlier_notes = collect_earlier_trials(
         config, space, traits, resumed=begun is not None, not_normalised=obstacles
     )
-    baseline = find_baseline(config.algo, space)
-    warm_starts, notes = collect_warm_starts(config.algo, config.warm_start, space, baseline)
+    baseline = find_baseline(arguments, space)
+    warm_starts, notes = collect_warm_starts(arguments, config.warm_start, space, baseline)
     from rltune.tracking.kinds import check_trackers  # Imported here, because SQLAlchemy loads slowly.
 
     check_trackers(config.tracking, config.notify)
     check_sampler(config.searcher.kind, config.searcher.args, space)
     tried = [*map(space.encode, warm_starts), *(trial.drawn or {} for trial in earlier)]
     portfolio, portfolio_notes = (
-        ((), ()) if traits.is_grid else collect_portfolio(config.algo, config.portfolio, space, tried)
+        ((), ()) if traits.is_grid else collect_portfolio(arguments, config.portfolio, space, tried)
     )
     baseline_origin = BASELINE if config.published.env_steps is None else TUNED
     origins = [WARM_START if number < len(config.warm_start) else baseline_origin for number in range(len(warm_starts))]
@@ -342,6 +348,7 @@ def make_plan(config: RunConfig, begun: Path | None = None, meanwhile: Callable[
         *env_notes,
         *facts.notes,
         *encoder_notes,
+        searched_note,
         *score_notes,
         _describe_single_copies(spec, config.env.vectorize),
         _describe_few_steps(config),
@@ -461,27 +468,88 @@ def _check_places(config: RunConfig) -> None:
         open_store(config.output_dir, make_address(config.storage)).check()
 
 
+def _check_searched_env(config: RunConfig, space: Space, row: Capabilities | None) -> str | None:
+    """Refuse to search an environment's arguments where scores would say nothing about them; return a note on them.
+
+    Raises:
+        ConfigError: No trial steps the environment, or the returns that compare trials are of other rewards in each.
+    """
+    names = [name for name in space.names if is_of_env(name)]
+    learned = [name for name in names if name.startswith(f"{TRAIN_ENV}.")]
+    compared = [name for name in names if name not in learned and not name.startswith(f"{ENV}.{REWARDS}.")]
+    if names and row and row.offline:
+        problem = f": {row.name} learns from a file, and steps no environment"
+        raise ConfigError(f"space.{names[0]}", ABSENT, problem, "algorithms that sample", f"~space.{names[0]}")
+    if config.objective.kind == RETURN and learned and not size_score(config.score):
+        raise ConfigError(
+            f"space.{learned[0]}",
+            ABSENT,
+            ": trials would be compared by returns in different environments, and the largest rewards win",
+            "a score that is not the training's return: of episodes in the settings' environment, or another objective",
+            f"score.episodes={SCORE_EPISODES}, or objective.kind=info objective.key=...",
+        )
+    for key, changes in (("score.env", config.score.env), ("certify.env", config.certify.env)):
+        if name := next((name for name in names if is_changed(name, changes)), None):
+            problem = f": {key} has another value for all trials, so that none is judged with its own"
+            raise ConfigError(f"space.{name}", ABSENT, problem, f"{key} without it", f"~space.{name}, or change {key}")
+    if config.objective.kind != RETURN or not compared:
+        return None
+    return (
+        f"trials with different {', '.join(compared)} are compared by their returns: what changes rewards, and not "
+        f"only what a policy can reach, belongs into space.{TRAIN_ENV}"
+    )
+
+
 def _check_env(
-    config: RunConfig, space: Space, row: Capabilities | None, meanwhile: Callable[[], object] | None
+    config: RunConfig,
+    arguments: Mapping[str, Any],
+    space: Space,
+    row: Capabilities | None,
+    meanwhile: Callable[[], object] | None,
 ) -> tuple[EnvSpec, EnvFacts, dict[str, str]]:
     """Check that the environment can be built, that it provides the objective, and that the algorithm can act in it.
+
+    All of this is checked at each corner of the search space, too.
 
     Returns:
         Its specification, what was learned about it, and what cannot be normalised in it, with the reason.
     """
     spec = specify_env(config.env, config.objective, config.metrics)
     vectorize = config.env.vectorize
+    corners = list_corner_envs(spec, space.corners())
     check_objective(spec.objective)
     refuse_program(spec)
-    facts = examine_env(spec, config.failures.stall_s, meanwhile)
+    typed_range = _find_range(spec)
+    try:
+        facts = examine_env(spec, config.failures.stall_s, meanwhile, corners)
+    except (ConfigError, GuestError) as error:
+        if typed_range is None:
+            raise
+        name, value, fix = typed_range
+        allowed = f"one value, which the environment gets; ranges are for space.{ENV}"
+        raise ConfigError(f"env.kwargs.{name}", value, f": {error.what}", allowed, fix) from None
+    if typed_range:
+        name, value, fix = typed_range
+        note = f"env.kwargs.{name}={spell(value)} goes to the environment as it is; to search it: {fix}"
+        facts = replace(facts, notes=(*facts.notes, note))
     if facts.time_limit:  # It ends its episodes by itself, so that its digest must not depend on the setting.
         spec = replace(spec, evaluation_steps=None)
     if facts.mask:
         spec = replace(spec, action_mask=facts.mask.to_dict())
     spaces = facts.find_policy_spaces()
-    check_spaces(config.algo, spec, spaces, row, space)
+    check_spaces(arguments, spec, spaces, row, space)
     check_mask(config.algo, config.env.id, facts.mask, facts.action_space, row)
-    return spec, facts, find_obstacles(config.algo, spec, vectorize, spaces)
+    shaped = next((corner for _, corner in corners if corner.rewards), spec)
+    return spec, facts, find_obstacles(config.algo, shaped, vectorize, spaces)
+
+
+def _find_range(spec: EnvSpec) -> tuple[str, Any, str] | None:
+    """Return an argument of the environment that looks like a range, with what searches it; None without one."""
+    for name, value in spec.kwargs.items():
+        if isinstance(value, list) and len(value) > 1 and value[0] in KINDS:
+            fix = f"++env.kwargs.{name}={spell(value[1])} '+space.{ENV}.kwargs.{name}={spell(value)}'"
+            return name, value, fix
+    return None
 
 
 def _check_evaluations(config: RunConfig, spec: EnvSpec, facts: EnvFacts) -> tuple[ScoreConfig, list[str]]:

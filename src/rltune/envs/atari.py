@@ -21,7 +21,7 @@ from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from rltune.envs.episode import RECORD, EpisodeRecord
-from rltune.envs.spec import EnvSpec, resolve_variables
+from rltune.envs.spec import EnvSpec, resolve_arguments
 
 PREPROCESSING = "gymnasium.wrappers:AtariPreprocessing"
 FIRE_ON_RESET = "rltune.envs.atari:FireOnReset"
@@ -45,13 +45,13 @@ def make_native_atari(spec: EnvSpec, num_envs: int) -> StandardAtari | None:
     """
     module, _, name = spec.id.rpartition(":")
     wraps = [
-        (str(wrapper.get("entry_point")), resolve_variables(wrapper.get("kwargs") or {})) for wrapper in spec.wrappers
+        (str(wrapper.get("entry_point")), resolve_arguments(wrapper.get("kwargs") or {})) for wrapper in spec.wrappers
     ]
     points, kwargs = [point for point, _ in wraps], dict(wraps)
     order = [PREPROCESSING, *[FIRE_ON_RESET] * (FIRE_ON_RESET in points), FRAME_STACK]
     if module != "ale_py" or not name.endswith("-v5") or points != order or kwargs.get(FIRE_ON_RESET):
         return None
-    frames, stack, game = kwargs[PREPROCESSING], kwargs[FRAME_STACK], {**GAME, **resolve_variables(spec.kwargs)}
+    frames, stack, game = kwargs[PREPROCESSING], kwargs[FRAME_STACK], {**GAME, **resolve_arguments(spec.kwargs)}
     is_known = set(frames) <= {*DEFAULTS, *SAME} and set(stack) == {"stack_size"} and set(game) == set(GAME)
     unlike = any(frames.get(key, value) != value for key, value in SAME.items())
     # It scales and clips rewards by itself.

@@ -28,7 +28,7 @@ from rltune.envs.spaces import (
     read_actions,
     to_python,
 )
-from rltune.envs.spec import EPISODE, EnvSpec, name_metric
+from rltune.envs.spec import EPISODE, EnvSpec, name_metric, suggest_array
 from rltune.envs.step_count import describe_returned
 from rltune.errors import ABSENT, ConfigError, GuestError, nearest, read_text
 
@@ -57,7 +57,7 @@ class FirstSteps:
     """
 
     def __init__(self, env: Any, spec: EnvSpec) -> None:
-        self._env, self._setting = env, _find_setting(spec)
+        self._env, self._setting, self._advice = env, _find_setting(spec), suggest_array(spec)
         self._observation_space, self._action_space = env.observation_space, env.action_space
         self._layout = make_layout(env.observation_space, spec.encode)
         self._actions = read_actions(self._action_space)
@@ -78,7 +78,7 @@ class FirstSteps:
             GuestError: The reset has failed.
             ConfigError: What it returned is invalid.
         """
-        with _name_call(self._setting, "reset"):
+        with _name_call(self._setting, "reset", self._advice):
             observation, info = read_returned("reset", self._env.reset(seed=SEED))
             self._look(observation, info, "reset")
             return copy.deepcopy(observation)  # Some environments write each observation into the same array.
@@ -90,7 +90,7 @@ class FirstSteps:
             GuestError: The step has failed.
             ConfigError: What it returned is invalid.
         """
-        with _name_call(self._setting, call):
+        with _name_call(self._setting, call, self._advice):
             # Some environments write into the action, which is sent again later.
             returned = read_returned(call, self._env.step(copy.deepcopy(action)))
             observation, reward, terminated, truncated, info = returned
@@ -302,8 +302,8 @@ def _find_setting(spec: EnvSpec) -> Setting:
 
 
 @contextlib.contextmanager
-def _name_call(setting: Setting, call: str) -> Iterator[None]:
-    """Call the user's code in the ``with`` block; its errors name the setting and the call."""
+def _name_call(setting: Setting, call: str, advice: str | None = None) -> Iterator[None]:
+    """Call the user's code in the ``with`` block; its errors name the setting and the call, and say what may help."""
     key, value, place = setting
     try:
         try:
@@ -314,17 +314,19 @@ def _name_call(setting: Setting, call: str) -> Iterator[None]:
             # would be.
             if re.search(r"values to unpack \(expected [25]|returned by `env\.reset", fault.problem):
                 read_returned(call, fault.__cause__)
-            raise _name_fault(fault, setting) from fault.__cause__
+            raise _name_fault(fault, setting, advice) from fault.__cause__
     except ConfigError as refusal:
         raise name_setting(refusal, key, value, f"{place}, by {call}") from None
 
 
-def _name_fault(fault: GuestError, setting: Setting) -> GuestError:
+def _name_fault(fault: GuestError, setting: Setting, advice: str | None) -> GuestError:
     """Return the error of a failed call with the setting, and with what to write if `reset` takes no seed."""
     key, value, place = setting
     cause = fault.__cause__
     lacks_seed = isinstance(cause, TypeError) and "reset() got an unexpected keyword argument" in read_text(cause)
-    allowed, fix = (RESET, "write it so, with super().reset(seed=seed)") if lacks_seed else (fault.allowed, fault.fix)
+    allowed, fix = (
+        (RESET, "write it so, with super().reset(seed=seed)") if lacks_seed else (fault.allowed, advice or fault.fix)
+    )
     named = GuestError(f"{place}: {fault.problem}", allowed, fix, key=key, value=value, cause=fault.cause)
     named.call, named.place, named.elapsed_s = fault.call, fault.place, fault.elapsed_s
     return named

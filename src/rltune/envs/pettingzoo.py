@@ -26,7 +26,7 @@ from rltune.envs.spaces import (
     name_setting,
     to_python,
 )
-from rltune.envs.spec import EnvSpec, resolve_variables
+from rltune.envs.spec import EnvSpec, resolve_arguments
 from rltune.envs.step_count import read_reward
 from rltune.errors import ABSENT, ConfigError, GuestError, choices, describe_exception
 
@@ -61,7 +61,7 @@ def make_parallel_env(spec: EnvSpec, copy: Copy | None = None, /, **kwargs: Any)
     make = getattr(module, name)
 
     def build(copy: Copy) -> Any:
-        arguments = {**resolve_variables(spec.kwargs), **copy.make_arguments(), **kwargs}
+        arguments = {**resolve_arguments(spec.kwargs), **copy.make_arguments(), **kwargs}
         return _to_parallel(make(**arguments), spec.id)
 
     return build_copy(spec, copy, build)

@@ -61,6 +61,10 @@ PER_COPY_USAGE = "number, folder, [port, 5005], or [one_of, first, second, ...]"
 MAX_PORT = 65_535
 MAX_NUMBERS = 10_000  # More copies than a machine can have at once.
 
+TARGET, ARRAY = "_target_", "numpy.array"
+ARRAY_USAGE = "{_target_: numpy.array, object: [0.7, 0.3], dtype: float32}"
+"""How an argument is written that is an array, as Hydra writes objects."""
+
 CONTEXTS = ("env_config", "config")
 """Arguments that classes written for RLlib take; such a mapping becomes an RLlib ``EnvContext``."""
 
@@ -267,20 +271,61 @@ def parse_scoring(objective: Mapping[str, Any]) -> EntryPoint | None:
 
 
 def has_variables(arguments: Any) -> bool:
-    """Return whether arguments hold an ``${oc.env:NAME}``, so that `resolve_variables` replaces what they hold."""
+    """Return whether arguments hold an ``${oc.env:NAME}``, so that `resolve_arguments` replaces what they hold."""
     return "${oc.env:" in str(arguments)
 
 
-def resolve_variables(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of an environment or wrapper with ``${oc.env:NAME}`` replaced by the variable's value.
+def are_resolved(arguments: Any) -> bool:
+    """Return whether an environment is built with arguments as they are: `resolve_arguments` would change nothing."""
+    return not has_variables(arguments) and TARGET not in str(arguments)
 
-    Call it only to build an environment: the values may be secret, and specifications are written to files.
+
+def resolve_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments with which an environment or wrapper is built, with what YAML cannot hold.
+
+    ``${oc.env:NAME}`` becomes the variable's value, and `ARRAY_USAGE` an array of NumPy's. Call it only to build an
+    environment: the values may be secret, and specifications are written to files.
 
     Raises:
-        ConfigError: The variable is not set.
+        ConfigError: The variable is not set, or NumPy makes no array of what is given.
     """
-    if not has_variables(arguments):
+    if are_resolved(arguments):
         return dict(arguments)
+    resolved = _resolve_variables(arguments) if has_variables(arguments) else arguments
+    return cast(dict[str, Any], _make_arrays(resolved))
+
+
+def _make_arrays(value: Any) -> Any:
+    """Return nested arguments with arrays in the place of their descriptions."""
+    if isinstance(value, list):
+        return [_make_arrays(part) for part in value]
+    if not isinstance(value, Mapping):
+        return value
+    if value.get(TARGET) != ARRAY:  # Environments that make objects of such mappings themselves get them as they are.
+        return {name: _make_arrays(part) for name, part in value.items()}
+    import numpy as np  # Imported here, because a typing error is answered before NumPy is loaded.
+
+    given = {name: part for name, part in value.items() if name != TARGET}
+    try:
+        return np.array(*given.pop("_args_", ()), **given)
+    except Exception as error:  # NumPy raises many types.
+        problem = f"makes no array: {describe_exception(error)}"
+        raise ConfigError("env.kwargs", dict(value), problem, ARRAY_USAGE, "see numpy.array") from None
+
+
+def suggest_array(spec: EnvSpec) -> str | None:
+    """Suggest an array for a list of numbers among an environment's and its wrappers' arguments; None without one."""
+    parts: list[Any] = [spec.kwargs, *(wrapper.get("kwargs") or {} for wrapper in spec.wrappers)]
+    for name, value in (item for part in parts for item in flatten_settings(part)):
+        first = value
+        while isinstance(first, list | tuple) and first:
+            first = first[0]
+        if first is not value and isinstance(first, int | float):
+            return f"{name}: {{{TARGET}: {ARRAY}, object: {spell(value)}}} if it has to be an array of NumPy's"
+    return None
+
+
+def _resolve_variables(arguments: Mapping[str, Any]) -> dict[str, Any]:
     try:
         return cast(dict[str, Any], OmegaConf.to_container(OmegaConf.create(dict(arguments)), resolve=True))
     except OmegaConfBaseException as error:

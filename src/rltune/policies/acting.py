@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from rltune.checkpoints.store import MANIFEST, REPLAY, Store
 from rltune.envs.objective import Objective
+from rltune.envs.searched import TRAIN_ENV
 from rltune.errors import PolicyError
 from rltune.formatting import format_objective
 from rltune.records import CheckpointRecord
@@ -72,6 +73,8 @@ def choose_acting(
     policy = load_playable(Source(str(folder), trust=True))
     if not policy.has_distribution:
         return None
+    if env is None and TRAIN_ENV in policy.info:  # Training scores are of another environment, too.
+        env = {}
     direction = Objective.from_settings((policy.info.get("env") or {}).get("objective")).direction
     with open_copies(copies) as shared:
         play = partial(evaluate, policy, NUM_EPISODES, FIRST_SEED, env, progress=progress, copies=shared)

@@ -30,10 +30,11 @@ from rltune.engine.algorithm import FastAlgorithm
 from rltune.engine.kernels.compiler import set_num_threads
 from rltune.engine.sampling.observation_filter import wants_normalisation
 from rltune.envs.episode import EpisodeRecord
-from rltune.envs.observations import find_layout
+from rltune.envs.observations import find_layout, find_network_spaces
 from rltune.envs.rewards import read_reward_moments, write_reward_moments
+from rltune.envs.searched import ENV, SEARCHED, TRAIN_ENV, select_values
 from rltune.envs.step_count import count_steps_of
-from rltune.errors import NonFiniteError
+from rltune.errors import ConfigError, NonFiniteError
 from rltune.policies.bundle_writer import read_filter_stats, write_bundle, write_policies
 from rltune.policies.evaluation import Copies, evaluate
 from rltune.policies.policy import load_playable
@@ -70,6 +71,7 @@ class AlgorithmRunner:
         set_num_threads(threads)
         if not count_learners(build.algo):  # With remote learners, this process does not use the GPU.
             cap_memory(build.gpus)
+        self._searched = select_values(params, ENV)
         build = build.with_params(params)
         self.config = build_config(build, {}, seed)
         self._recent = RecentEpisodes(scored_steps, tuple(build.env.metrics))
@@ -80,8 +82,9 @@ class AlgorithmRunner:
             cap = functools.partial(_cap_learner, share=build.gpus)
             self.algorithm.learner_group.foreach_learner(cap)
         self._count_steps()
+        self._require_checked_spaces(build)
         self._normalises_rewards = bool(build.env.rewards.get("normalise")) and not self.config.is_offline
-        self._env, self._facts, self._evaluated = build.env, build.facts, 0
+        self._env, self._train_env, self._facts, self._evaluated = build.env, build.train_env, build.facts, 0
         self._num_cut, self._restarts, self._fault = 0, 0, ""
         self._far_value = ""
         self._has_callbacks, self._logged = has_callbacks(self.config), dict[str, float]()
@@ -97,6 +100,28 @@ class AlgorithmRunner:
         envs = getattr(getattr(self.algorithm, "env_runner", None), "env", None)
         if envs is not None and not isinstance(self.algorithm, FastAlgorithm):
             count_steps_of(envs)
+
+    def _require_checked_spaces(self, build: Build) -> None:
+        """Refuse other spaces than the check has found, such as between the ends of an argument's range.
+
+        Raises:
+            ConfigError: Networks would see other observations, or choose other actions.
+        """
+        envs = getattr(getattr(self.algorithm, "env_runner", None), "env", None)
+        pair = build.facts.find_policy_spaces()
+        if envs is None or pair is None:
+            return
+        seen, chosen = find_network_spaces(*pair, build.training_env)
+        now = envs.single_observation_space, envs.single_action_space
+        if (now[0].shape, now[1]) != (seen.shape, chosen):
+            spec = build.training_env
+            raise ConfigError(
+                "env.id",
+                spec.id,
+                f"with env.kwargs={dict(spec.kwargs)} has the spaces {now[0]} and {now[1]}",
+                f"those of the check, {seen} and {chosen}",
+                "search other values",
+            )
 
     def train(self) -> Progress:
         """Train one iteration of the RLlib algorithm, and return the progress after it.
@@ -188,8 +213,13 @@ class AlgorithmRunner:
             leave_reason(folder, str(error), info)
 
     def _describe_training(self, info: Mapping[str, Any]) -> dict[str, Any]:
-        """Add to a policy's metadata the environment, with what this trial normalises, and its copies in a process."""
-        return {**info, "env": self._env.to_dict(), "copies": self._copies}
+        """Add to a policy's metadata the environment, with what this trial normalises, and its copies in a process.
+
+        It is the one in which the policy is judged. If it has learned in another one, then that comes beside it.
+        """
+        more: dict[str, Any] = {TRAIN_ENV: self._train_env.to_dict()} if self._train_env else {}
+        more |= {SEARCHED: self._searched} if self._searched else {}
+        return {**info, "env": self._env.to_dict(), **more, "copies": self._copies}
 
     def _write_policy(self, folder: Path, info: Mapping[str, Any]) -> None:
         makers = list_connectors(self.config)

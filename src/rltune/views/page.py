@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rltune.algorithms.arguments import values_of
+from rltune.algorithms.arguments import name_arguments, values_of
 from rltune.certification.description import MAX_METRICS, describe_result, explain_table, make_table
 from rltune.envs.spec import EPISODE
 from rltune.errors import RltuneError, spell
@@ -303,10 +303,11 @@ def describe_baseline(view: SweepView) -> str:
 def describe_values(view: SweepView) -> Section:
     """Compare the winner's parameters with the algorithm's defaults, one row per parameter."""
     winning, space = view.best_params, build_space(view)
+    arguments = name_arguments(view.settings["algo"], view.settings["env"])
     dimensions, rows = {dimension.name: dimension for dimension in space.dimensions}, []
     for name in space.names:
         try:
-            default = format_value(values_of(view.settings["algo"], (name,))[name])
+            default = format_value(values_of(arguments, (name,))[name])
         except (RltuneError, KeyError, TypeError):
             default = format_value(None)
         searched = "fixed"
