@@ -6,7 +6,7 @@ Typed, and without behaviour beyond reading themselves. Imports nothing of rltun
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -206,6 +206,8 @@ class TrialRecord:
         returns: The returns of the episodes that a run of the certification played at its end, in the environment in
             which results are reported.
         choice_returns: Those of the episodes in ``score.env``, by which runs are chosen; empty if ``returns`` are.
+        metrics: The user's own metrics of the reported episodes, by their names in reports; None in one whose infos
+            lack it.
         cause: Who failed, as whoever saw the failure says, such as ``environment`` (`rltune.errors.Cause`); None if it
             has not failed.
         parent: The trial and the checkpoint from which it was forked; None, as no version forks trials yet.
@@ -241,6 +243,7 @@ class TrialRecord:
     seed_index: int | None = None
     returns: tuple[float, ...] = ()
     choice_returns: tuple[float, ...] = ()
+    metrics: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
     cause: str | None = None
     parent: Mapping[str, Any] | None = None
     schedule: Mapping[str, Any] | None = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
@@ -9,6 +11,8 @@ from plans import preflight
 
 from rltune.algorithms.multi_agent import ParallelEnvAdapter
 from rltune.driver.plan import make_plan
+from rltune.envs.episode import RECORD
+from rltune.envs.spec import EnvSpec
 from rltune.errors import ConfigError
 
 
@@ -36,11 +40,28 @@ class Parting:
 
 
 def test_an_episode_ends_when_its_agents_end_differently():
-    env = ParallelEnvAdapter(Parting())
+    env = ParallelEnvAdapter(Parting(), EnvSpec("parting"))
     env.reset(seed=0)
     _, rewards, terminated, truncated, _ = env.step({})
     assert rewards == {"a": 1.0, "b": 2.0}
     assert terminated["__all__"] or truncated["__all__"]
+
+
+def test_agents_have_one_record_of_their_episode():
+    class Informing(Parting):
+        def step(self, actions):
+            return *super().step(actions)[:4], {"a": {"goals": 2}, "b": {}}
+
+    metrics = {"a.goals": "sum", "b.goals": "sum"}
+    env = ParallelEnvAdapter(Informing(), EnvSpec("informing", policies="shared", metrics=metrics))
+    env.reset(seed=0)
+    *_, infos = env.step({})
+    records = {info[RECORD] for info in infos.values()}
+    assert (len(infos), len(records)) == (2, 1)
+    (record,) = records
+    assert record[:3] == (3.0, 1, 3.0)
+    assert record.metrics[0] == 2.0
+    assert math.isnan(record.metrics[1])
 
 
 def test_agents_see_and_do_what_networks_take():
@@ -59,7 +80,7 @@ def test_agents_see_and_do_what_networks_take():
         def action_space(self, agent):
             return Discrete(3, start=-1) if agent == "a" else Box(-1, 1, (2, 2))
 
-    env = ParallelEnvAdapter(Stating())
+    env = ParallelEnvAdapter(Stating(), EnvSpec("stating"))
     assert env.observation_spaces["a"].shape == (4,)
     assert env.action_spaces["a"] == Discrete(3)
     assert env.reset()[0]["a"].tolist() == [0, 1, 0, 0]
@@ -80,7 +101,7 @@ def test_agents_act_in_several_parts():
             parts = Dict(go=Discrete(3, start=2), at=Box(-2, 2, (2,)))
             return parts if agent == "a" else MultiDiscrete([3, 2], start=[1, 0])
 
-    env = ParallelEnvAdapter(Acting())
+    env = ParallelEnvAdapter(Acting(), EnvSpec("acting"))
     assert env.action_spaces["a"] == Tuple((MultiDiscrete([3]), Box(-1, 1, (2,))))
     assert env.action_spaces["b"] == MultiDiscrete([3, 2])
     env.reset()

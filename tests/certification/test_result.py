@@ -164,9 +164,10 @@ LUCK = [(luck, num_seeds, 2_000) for luck in (0.0, 1.0, 5.0) for num_seeds in (5
 def test_the_interval_of_a_lucky_policy_holds_on_the_test(luck, num_seeds, num_sweeps):
     """Simulated 2,000 times in the nightly run: it holds the truth in at least 93%.
 
-    Four configurations differ on the test by little, and on validation by their luck. A run is as good as its configuration, give or take one; so it is on both data, where its episodes add noise. The
-    reported interval holds the configuration's median on the test, and the policy's interval its mean there. Had they
-    been reported on the data that chose them, few would hold.
+    Four configurations differ on the test by little, and on validation by their luck. A run is as good as its
+    configuration, give or take one; so it is on both data, where its episodes add noise. The reported interval holds
+    the configuration's median on the test, and the policy's interval its mean there. Had they been reported on the data
+    that chose them, few would hold.
     """
     rng, names = np.random.default_rng(7), (BASELINE, "trial 1", "trial 2", "trial 3")
     held, policy_held, held_on_validation = 0, 0, 0
@@ -519,3 +520,48 @@ def test_a_baseline_that_breaks_a_constraint_cannot_win():
     assert certification.verdict(certification.configurations[1]) == "train_s=75, not < 60"
     assert Certification.from_dict(json.loads(json.dumps(certification.to_dict()))) == certification
     assert judge_configurations([broken, configuration("trial 3", [], failed=SEEDS)], SEEDS, 2) is None
+
+
+def measured(name: str, scores: list[float], energies: list[float | None]) -> Configuration:
+    made = configuration(name, scores)
+    runs = [
+        replace(run, metrics={"episode/energy": energy, "episode/none": None})
+        for run, energy in zip(made.per_seed, energies, strict=True)
+    ]
+    return replace(made, per_seed=tuple(runs))
+
+
+def test_metrics_are_certified_for_winner_and_baseline() -> None:
+    """The winner's interval is wider on both sides, because more may be better or worse; a run may lack the number."""
+    configurations = [
+        measured(BASELINE, [1.0, 2.0, 3.0, 4.0, 5.0], [5.0, 4.0, 3.0, 2.0, 1.0]),
+        measured("trial 1", [1.5, 2.5, 3.5, 4.5, 5.5], [2.0, 2.2, 2.4, 2.6, 2.8]),
+        measured("trial 2", [0.0, 0.0, 0.0, 0.0, 0.0], [1.0, None, 1.0, 1.0, 1.0]),
+    ]
+    certification = judge_configurations(configurations, SEEDS, 2)
+    assert certification is not None
+    assert certification.winner == "trial 1"
+    by_name = {each.name: each.metrics for each in certification.configurations}
+    assert by_name[BASELINE]["episode/energy"] == {"median": 3.0, "low": 1.0, "high": 5.0, "runs": 5}
+    winner = by_name["trial 1"]["episode/energy"]
+    assert (winner["median"], winner["low"], winner["high"]) == (2.4, 2.0, 2.8)
+    assert by_name["trial 2"]["episode/energy"] == {"median": 1.0, "low": None, "high": None, "runs": 4}
+    assert by_name[BASELINE]["episode/none"] == {"median": None, "low": None, "high": None, "runs": 0}
+    again = Certification.from_dict(json.loads(json.dumps(certification.to_dict())))
+    assert again == certification
+    row = certification.table()[0]
+    assert (row["episode/energy"], row["episode/energy_low"], row["episode/none"]) == (2.4, 2.0, None)
+    table = make_table(certification)
+    assert table.headings[-3:] == ("energy", "none", "verdict")
+    assert table.rows[0][-3] == "2.4 (2 to 2.8)"
+
+
+def test_being_chosen_widens_the_interval_of_a_metric() -> None:
+    """Three equal configurations: the lucky one's energies are the lowest."""
+    energies = [[1.0, 1.1, 1.2, 1.3, 2.0], [1.5, 2.0, 2.5, 3.0, 3.5], [1.5, 2.0, 2.5, 3.0, 3.5]]
+    names, scores = ("trial 1", BASELINE, "trial 2"), ([2.0] * 5, [1.0] * 5, [1.0] * 5)
+    configurations = [measured(*each) for each in zip(names, scores, energies, strict=True)]
+    certification = judge_configurations(configurations, SEEDS, 2)
+    assert certification is not None
+    winner = certification.best().metrics["episode/energy"]
+    assert (winner["low"], winner["high"]) == (1.0, 2.5)

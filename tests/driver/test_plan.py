@@ -454,7 +454,6 @@ def test_what_plain_returns_compare_is_noted(request_of, words, is_noted):
         (("+space.env.kwargs.weight=[choice,1,2]",), "space.env.kwargs.weight"),
         (("+space.env.kwargs.repeat=[choice,0,1]",), "space.env.kwargs.repeat"),
         (("+space.env.rewards.scale=[uniform,0,1]",), "space.env.rewards.scale"),
-        (("+space.env.rewards.scale=[choice,1,2]", "env.vectorize=vector_entry_point"), "env.rewards"),
     ],
 )
 def test_what_cannot_be_searched_is_refused(request_of, words, key):
@@ -523,7 +522,8 @@ def test_a_range_among_the_environments_arguments_is_said(request_of, name, fail
     if fails:
         with pytest.raises(ConfigError) as refused:
             make_plan(request_of(*words))
-        assert (refused.value.key, refused.value.fix) == (f"env.kwargs.{name}", fix)
+        assert refused.value.key == f"env.kwargs.{name}"
+        assert refused.value.fix.startswith(fix)
     else:
         (note,) = (note for note in make_plan(request_of(*words)).notes if f"env.kwargs.{name}" in note)
         assert fix in note

@@ -22,7 +22,7 @@ from strict import STRICT
 from rltune.envs.masks import MaskSource
 from rltune.envs.searched import list_corner_envs
 from rltune.envs.spec import EnvSpec
-from rltune.envs.validation import check_env, check_envs, check_rewards, examine_env, qualify_id, refuse_program
+from rltune.envs.validation import check_env, check_envs, examine_env, qualify_id, refuse_program
 from rltune.errors import Cause, ConfigError, GuestError, RltuneError
 
 SHORT = {"entry_point": "gymnasium.wrappers:TimeLimit", "kwargs": {"max_episode_steps": 5}}
@@ -336,14 +336,6 @@ def test_rewards_that_would_teach_nothing_are_refused(rewards):
     with pytest.raises(ConfigError, match=r"^env\.rewards: ") as refused:
         check_env(EnvSpec("CartPole-v1", rewards=rewards))
     assert refused.value.allowed == "numbers above 0"
-
-
-def test_rewards_are_shaped_where_there_are_single_copies():
-    with pytest.raises(ConfigError) as refused:
-        check_rewards(EnvSpec("CartPole-v1", rewards={"scale": 0.1}), "vector_entry_point")
-    assert (refused.value.key, refused.value.fix) == ("env.rewards", "env.vectorize=sync")
-    check_rewards(EnvSpec("CartPole-v1"), "vector_entry_point")
-    check_rewards(EnvSpec("CartPole-v1", rewards={"scale": 0.1}), "async")
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 import torch
 from failing import Failing
+from informing import METRICS
 
 from rltune.envs.facts import describe_space
 from rltune.errors import Cause, GuestError, PolicyError
 from rltune.policies.evaluation import Copies, _digest_observation, environment_of, evaluate, evaluate_checkpoint
 from rltune.policies.policy import load_policy
+from rltune.policies.result import Evaluation
 from rltune.records import EVALUATION_STEPS
 from tests.policies.bundles import BOX, DISCRETE, write_linear
 
@@ -403,3 +405,49 @@ def test_equal_observations_of_any_space_have_equal_digests():
     assert _digest_observation(nested) == _digest_observation(again)
     for other in ({**again, "b": (1, {"text": "y"})}, {**again, "a": np.arange(1, 4)}, {**again, "c": []}):
         assert _digest_observation(nested) != _digest_observation(other)
+
+
+THREE = {"type": "Box", "shape": [3], "dtype": "float32", "low": -1.0, "high": 1.0}
+
+
+def write_informing(folder, **spec):
+    return load_policy(write_linear(folder, THREE, {"id": "informing:Informing-v0", **spec}), trust=True)
+
+
+@pytest.mark.fast
+def test_an_evaluation_has_the_metrics_of_each_episode(tmp_path):
+    policy = write_informing(tmp_path, metrics=METRICS)
+    for copies in (1, 4):
+        result = evaluate(policy, 6, copies=copies)
+        assert result.metrics["episode/energy"] == (10.0,) * 6
+        assert result.metrics["episode/rewards/forward"] == (2.5,) * 6
+    alone = evaluate(policy, 6, copies=1)
+    assert alone.metrics["episode/rare"] == (None, None, 3.0, None, None, 6.0)
+    assert alone.measure()["episode/rare"] == {"mean": 4.5, "low": None, "high": None, "episodes": 2}
+    assert alone.measure()["episode/energy"]["mean"] == 10.0
+    assert Evaluation.from_dict(json.loads(json.dumps(alone.to_dict()))) == alone
+
+
+@pytest.mark.fast
+def test_an_episode_without_a_score_is_left_out(tmp_path):
+    objective = {"kind": "info", "key": "rare", "direction": "max"}
+    result = evaluate(write_informing(tmp_path, objective=objective), 6, copies=1)
+    assert (result.mean, result.scores, result.unscored) == (4.5, [3.0, 6.0], (0, 1, 3, 4))
+    result = evaluate(write_informing(tmp_path, objective=objective | {"missing": 0.0}), 6, copies=1)
+    assert (result.mean, result.unscored) == (1.5, ())
+    with pytest.raises(PolicyError) as refused:
+        evaluate(write_informing(tmp_path, objective=objective), 2, copies=1)
+    assert (refused.value.key, "objective.missing=0" in refused.value.fix) == ("objective.key", True)
+
+
+@pytest.mark.fast
+def test_a_cut_episode_has_the_metrics_of_its_steps(tmp_path):
+    policy = write_informing(tmp_path, metrics={"energy": "sum"}, evaluation_steps=3, kwargs={"length": 99})
+    result = evaluate(policy, 2, copies=1)
+    assert (result.metrics["episode/energy"], len(result.cut)) == ((6.0, 6.0), 2)
+
+
+@pytest.mark.fast
+def test_an_objective_may_be_a_sum(tmp_path):
+    objective = {"kind": "info", "key": "energy", "direction": "min", "reduce": "sum"}
+    assert evaluate(write_informing(tmp_path, objective=objective), 3).mean == 10.0

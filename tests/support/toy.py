@@ -150,11 +150,14 @@ class ToyTrial(Trial):
     def _open_score_copies(self, score: Mapping[str, Any]) -> Any:
         return None
 
-    def play(self, folder: Path, copies: Any, seed: int, env: Mapping[str, Any]) -> list[float]:
+    def play(
+        self, folder: Path, copies: Any, seed: int, env: Mapping[str, Any]
+    ) -> tuple[list[float], dict[str, list[float | None]]]:
         """The same return in each episode: ``worth``, else the curve's end, and ``luck`` times -2 to 2 by the seed."""
         params, trained = self.task.params, json.loads((folder / "toy.json").read_text())["seed"]
         worth = params.get("worth", params["quality"] * self.task.env_steps / 1000)
-        return [worth + params.get("luck", 0.0) * (trained % 5 - 2)] * self.task.episodes
+        returns = [worth + params.get("luck", 0.0) * (trained % 5 - 2)] * self.task.episodes
+        return returns, {name: list(returns) for name in params.get("metrics", ())}
 
 
 def make_task(sweep: Path, **other: Any) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from rltune.policies.rllib_policy import REASON_FILE
 from rltune.policies.uri import Source
 from rltune.trial.algorithm_runner import AlgorithmRunner
 from tests.envs.test_actions import list_numbers
+from tests.trial.informed import run_informing
 
 
 class Scripted:
@@ -470,6 +471,56 @@ def test_the_env_runners_of_several_seeds_share_the_trials_bundles(
     finally:
         remove_placement_group(group)
     assert all(128 <= each < 132 for each in steps)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "engine"),
+    [
+        ((), "fast"),
+        (("env.vectorize=async",), "fast"),
+        (("env.vectorize=vector_entry_point",), "fast"),
+        (("algo=dqn", "algo.training.num_steps_sampled_before_learning_starts=1000"), "fast"),
+        (("+env.kwargs.plain=false",), "fast"),
+        pytest.param((), "rllib", marks=pytest.mark.slow),
+    ],
+)
+def test_metrics_are_the_same_however_copies_are_stepped(
+    request_of: Callable[..., Any], overrides: tuple[str, ...], engine: str
+) -> None:
+    """The shortest of them ends in the middle of an iteration, and the rare one is there in every third episode."""
+    runner = run_informing(request_of, *overrides, engine=engine)
+    try:
+        progress = runner.train()
+        while progress.env_steps < 150:
+            progress = runner.train()
+    finally:
+        runner.stop()
+    metrics = progress.metrics
+    assert {name: metrics[name] for name in metrics if name != "episode/rare"} == {
+        "episode/speed": 3.0, "episode/energy": 10.0, "episode/force": -1.0, "episode/rewards/forward": 2.5,
+        "episode/done": 1.0,
+    }  # fmt: skip
+    counts = progress.episodes_with
+    assert counts["episode/speed"] == progress.recent_episodes
+    assert 0 < counts["episode/rare"] <= progress.recent_episodes / 3 + 1
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_half_episode_at_a_checkpoint_adds_no_half_sum(
+    request_of: Callable[..., Any], tmp_path: Path, plain: bool
+) -> None:
+    """An environment that can be pickled goes on in its episode; another one begins anew, without the half sum."""
+    kwargs = (f"+env.kwargs.plain={str(plain).lower()}", "algo.training.train_batch_size_per_learner=104")
+    runner = run_informing(request_of, *kwargs)
+    runner.train()
+    runner.save(tmp_path, {})
+    runner.stop()
+    runner = run_informing(request_of, *kwargs)
+    try:
+        runner.restore(tmp_path)
+        assert runner.train().metrics["episode/energy"] == 10.0
+    finally:
+        runner.stop()
 
 
 KNOBS = (

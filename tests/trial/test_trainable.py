@@ -188,14 +188,15 @@ def test_an_end_plays_what_chooses_beside_what_is_reported(tmp_path: Path, monke
     """On other seeds: both may be the same environment."""
     played = list[tuple[int, Mapping[str, Any]]]()
 
-    def play(trial: ToyTrial, folder: Path, copies: Any, seed: int, env: Mapping[str, Any]) -> list[float]:
+    def play(trial: ToyTrial, folder: Path, copies: Any, seed: int, env: Mapping[str, Any]) -> Any:
         played.append((seed, env))
-        return [float(len(played))] * trial.task.episodes
+        return [float(len(played))] * trial.task.episodes, {"episode/part": [float(len(played))]}
 
     monkeypatch.setattr(ToyTrial, "play", play)
     kinds = {"evaluation_env": {"id": "Test-v0"}, "choice_env": {"id": "Validation-v0"}, "episodes": 5}
     results = run_trial(make_task(tmp_path, evaluation_seed=100, checkpoint_every_s=600.0, **kinds))
     assert (results[-1]["returns"], results[-1]["choice_returns"]) == ([1.0] * 5, [2.0] * 5)
+    assert results[-1]["metrics"] == {"episode/part": [1.0]}, "what is reported"
     assert played == [(100, {"id": "Test-v0"}), (105, {"id": "Validation-v0"})]
 
 
@@ -492,14 +493,14 @@ def test_the_way_of_acting_is_kept_before_the_episodes(tmp_path: Path, monkeypat
     decision = {"deterministic": False, "episodes": 20, "deterministic_mean": -200.0, "sampled_mean": -12.0, "cut": 0}
     played: list[Path] = []
 
-    def play(trial: ToyTrial, folder: Path, *_: object) -> list[float]:
+    def play(trial: ToyTrial, folder: Path, *_: object) -> tuple[list[float], dict[str, list[float | None]]]:
         played.append(folder)
-        return [1.0]
+        return [1.0], {"episode/energy": [None]}
 
     monkeypatch.setattr("rltune.trial.trainable.choose_acting", lambda *_: decision)
     monkeypatch.setattr(ToyTrial, "play", play)
     *_, last = run_trial(make_task(tmp_path, kind="certify", episodes=3))
-    assert last["returns"] == [1.0]
+    assert (last["returns"], last["metrics"]) == ([1.0], {"episode/energy": [None]})
     record = CheckpointRecord(**last["records"]["best"])
     assert played == [open_checkpoint(tmp_path, record)]
     assert (record.env_steps, record.objective) == (1000, 1.0)

@@ -31,7 +31,7 @@ from rltune.envs.build import is_plain
 from rltune.envs.facts import EnvFacts
 from rltune.envs.observations import find_layout, find_network_spaces
 from rltune.envs.searched import ENV, TRAIN_ENV, select_values, set_env_arguments
-from rltune.envs.spec import EnvSpec
+from rltune.envs.spec import NATIVE, EnvSpec
 from rltune.errors import ABSENT, ConfigError
 
 if TYPE_CHECKING:
@@ -193,7 +193,8 @@ def build_config(build: Build, params: Mapping[str, Any], seed: int) -> Algorith
     if env.normalise_observations:
         columns = find_layout(build.facts.observation_space, env).vector_columns
         config.env_runners(env_to_module_connector=NormaliseObservations(columns.start, columns.stop))
-    if build.vectorize not in ("auto", "sync"):
+    # What only single copies do, shaping rewards and recording episodes, goes before a native vector environment.
+    if has_processes or (build.vectorize == NATIVE and not env.needs_single_copies):
         config.env_runners(gym_env_vectorize_mode=build.vectorize)
     _share_resources(config, build)
     config.debugging(seed=seed, log_level="ERROR")

@@ -62,7 +62,7 @@ class Creator:
             return make_training_env(self.spec, discount, self._deviation, copy, view=view, **arguments)
         from rltune.algorithms.multi_agent import ParallelEnvAdapter
 
-        return ParallelEnvAdapter(make_env(self.spec, copy))
+        return ParallelEnvAdapter(make_env(self.spec, copy), self.spec)
 
     def _find_vector_index(self, context: Mapping[str, Any]) -> int:
         """Find the copy's place among those that step together, which stock RLlib (2.60) does not say.

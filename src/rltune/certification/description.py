@@ -8,11 +8,12 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rltune.certification.result import MIN_RUNS, Certification, Configuration
 from rltune.envs.objective import Objective
+from rltune.envs.spec import EPISODE
 from rltune.formatting import (
     TextTable,
     format_count,
@@ -25,6 +26,7 @@ from rltune.formatting import (
 from rltune.records import BASELINE, Direction
 from rltune.statistics import bound_failure_rate, median_level
 
+MAX_METRICS = 3  # A table has a column for at most so many metrics of the user's own.
 TABLE_NAME = "certification"  # The file name, without its extension, of the tables in CSV and JSON.
 
 
@@ -53,11 +55,21 @@ TARGET_COLUMN: dict[str, Callable[[Configuration], str]] = {
 
 def make_table(certification: Certification) -> TextTable:
     """Make the table of a certification: one row for each configuration, with the verdict in the last column."""
-    configurations = certification.configurations
+    configurations, metrics = certification.configurations, certification.metrics[:MAX_METRICS]
     columns = COLUMNS | (TARGET_COLUMN if certification.has_target else {})
-    rows = tuple((*(show(each) for show in columns.values()), certification.verdict(each)) for each in configurations)
+    rows = []
+    for each in configurations:
+        numbers = [_format_metric(each.metrics.get(name, {})) for name in metrics]
+        rows.append((*(show(each) for show in columns.values()), *numbers, certification.verdict(each)))
     best = [each.name for each in configurations].index(certification.winner)
-    return TextTable((*columns, "verdict"), rows, best)
+    headings = (*columns, *(name.removeprefix(EPISODE) for name in metrics), "verdict")
+    return TextTable(headings, tuple(rows), best)
+
+
+def _format_metric(bounded: Mapping[str, float | None], key: str = "median") -> str:
+    """Format a metric with its interval if it has one."""
+    value = format_objective(bounded.get(key))
+    return value if bounded.get("low") is None else f"{value} ({format_interval(bounded)})"
 
 
 def explain_table(certification: Certification, objective: Objective) -> list[str]:
@@ -91,6 +103,11 @@ def explain_table(certification: Certification, objective: Objective) -> list[st
         "failed: runs that ended with an error, and the failure rate that so few runs cannot exclude (95%, of a "
         "configuration that they did not choose)"
     )
+    if certification.metrics:
+        notes.append(
+            "metrics: the median of the runs' means over the episodes that have the number, and its interval; failed "
+            "runs are left out"
+        )
     few = [each for each in configurations if each.num_seeds < MIN_RUNS]
     notes += [f"{each.label}: {', '.join(map(format_objective, each.scores))}" for each in few]
     if failed := [each for each in configurations if each.failed_seeds]:
@@ -106,6 +123,9 @@ def explain_table(certification: Certification, objective: Objective) -> list[st
             f"{format_interval(vars(policy))}) over {format_number(policy.episodes, 'fresh episode')}; {policy.name} "
             f"retrained on seed {policy.seed}"
         )
+        for name, bounded in policy.metrics.items():
+            where = format_number(int(bounded["episodes"] or 0), "episode")
+            notes.append(f"policy: {name} {_format_metric(bounded, 'mean')}, in {where} of {policy.episodes}")
     return notes
 
 

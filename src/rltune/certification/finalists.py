@@ -143,4 +143,6 @@ def describe_winner(finalist: Finalist | None, sweep: Path, records: Sequence[Tr
             "low": evaluation.low,
             "high": evaluation.high,
         }
+        if evaluation.metrics:
+            summary["evaluation"]["metrics"] = evaluation.measure()
     return summary

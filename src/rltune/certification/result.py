@@ -17,6 +17,8 @@ from typing import Any
 from rltune.records import BASELINE, Direction, RunKey
 from rltune.statistics import ERROR_RATE, SPENT, count_wins_needed, interquartile_mean, median_interval
 
+ENDS = {"": "median", "_low": "low", "_high": "high"}
+"""The parts of a metric by the ends of their columns' names."""
 MIN_RUNS = min(SPENT)  # The fewest runs for an interval of their median, and the fewest pairs for a verdict.
 OUT_OF_ORDER = 1.0 - max(SPENT.values())  # The share of the error rate that is left for a test out of order.
 
@@ -35,6 +37,7 @@ class SeedResult:
         checkpoint: The path of this checkpoint, relative to the sweep's folder.
         run: The key of the run in MLflow. Configurations with the same values share their runs.
         mlflow_run_id: The id of the run in MLflow; None without MLflow, or if MLflow has not answered yet.
+        metrics: The means of the user's own metrics over the run's episodes; None for one that no episode has.
     """
 
     seed: int
@@ -43,6 +46,7 @@ class SeedResult:
     checkpoint: str = ""
     run: RunKey = field(default_factory=lambda: RunKey(None))
     mlflow_run_id: str | None = None
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
     choice_returns: tuple[float, ...] = ()
     target_steps: int | None = None
 
@@ -85,6 +89,8 @@ class Configuration:
         wins_needed: How many have to be won to be better; None for the baseline, and if there are too few pairs.
         better: Whether it won as many: trained again on another seed, it does better than the baseline more often than
             not.
+        metrics: ``median``, ``low``, ``high`` and number of ``runs`` of each metric of the user's own, over the runs
+            that have it; the interval is that of the median. Failed runs have none.
     """
 
     name: str
@@ -105,6 +111,7 @@ class Configuration:
     num_ties: int = 0
     wins_needed: int | None = None
     better: bool = False
+    metrics: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
 
     @property
     def num_seeds(self) -> int:
@@ -164,6 +171,8 @@ class CertifiedPolicy:
         mean: Mean of their returns.
         low: Lower end of the mean's 95% interval (`rltune.statistics.mean_interval`); None if it has none.
         high: Upper end of this interval.
+        metrics: ``mean``, ``low``, ``high`` and number of ``episodes`` of each metric of the user's own, over those of
+            the episodes that have it.
     """
 
     name: str
@@ -173,6 +182,7 @@ class CertifiedPolicy:
     mean: float
     low: float | None
     high: float | None
+    metrics: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -259,8 +269,14 @@ class Certification:
                 for key in (*columns, "num_ties", "wins_needed", *["target_steps"] * self.has_target)
             }
             | {"seeds": len(row.per_seed), "failed_seeds": len(row.failed_seeds), "verdict": self.verdict(row)}
+            | {f"{name}{end}": row.metrics.get(name, {}).get(key) for name in self.metrics for end, key in ENDS.items()}
             for row in self.configurations
         ]
+
+    @property
+    def metrics(self) -> list[str]:
+        """The names of the user's own metrics, in their order."""
+        return list(dict.fromkeys(name for row in self.configurations for name in row.metrics))
 
     def verdict(self, configuration: Configuration) -> str:
         """Return ``winner``, ``better`` (than the baseline), both, the reason why it cannot win, or an empty string."""
@@ -455,12 +471,49 @@ def _bound(configuration: Configuration, direction: Direction) -> Configuration:
     lost = -direction.sign * math.inf  # Nobody knows how bad a failed run would have been.
     scores = [result.mean for result in configuration.per_seed] + [lost] * len(configuration.failed_seeds)
     low, high = (median_interval(scores) if configuration.per_seed else None) or (None, None)
-    return replace(configuration, worst=direction.find_worst(configuration.scores), low=low, high=high)
+    worst = direction.find_worst(configuration.scores)
+    return replace(configuration, worst=worst, low=low, high=high, metrics=_bound_metrics(configuration))
+
+
+def _bound_metrics(configuration: Configuration) -> dict[str, dict[str, float | None]]:
+    """Return the median of each metric over the runs that have it, with its interval."""
+    bounded: dict[str, dict[str, float | None]] = {}
+    for name in dict.fromkeys(name for run in configuration.per_seed for name in run.metrics):
+        means = _list_means(configuration, name)
+        low, high = median_interval(means) or (None, None)
+        bounded[name] = {"median": median(means) if means else None, "low": low, "high": high, "runs": len(means)}
+    return bounded
+
+
+def _list_means(configuration: Configuration, name: str) -> list[float]:
+    """List the means of a metric in the runs that have it."""
+    return [mean for run in configuration.per_seed if (mean := run.metrics.get(name)) is not None]
+
+
+def _allow_in_metric(judged: Sequence[Configuration], name: str) -> dict[str, float | None]:
+    """Return a metric of the winner with a wider interval, on both sides: more of it may be better or worse."""
+    bounded = dict(judged[0].metrics[name])
+    if (ends := _read_ends(judged[0], name)) is None:
+        return bounded
+    pool: list[float] = []
+    for rival in judged:
+        others = _read_ends(rival, name)
+        if others is not None and not rival.broken and others[0] <= ends[1] and others[1] >= ends[0]:
+            pool += _list_means(rival, name)
+    ordered, third = sorted(pool), len(pool) // 3
+    return bounded | {"low": min(ends[0], ordered[third]), "high": max(ends[1], ordered[-1 - third])}
+
+
+def _read_ends(configuration: Configuration, name: str) -> tuple[float, float] | None:
+    """Return both ends of a metric's interval; None if it has none."""
+    bounded = configuration.metrics.get(name, {})
+    low, high = bounded.get("low"), bounded.get("high")
+    return None if low is None or high is None else (low, high)
 
 
 def _allow_for_choice(judged: Sequence[Configuration], direction: Direction) -> Configuration:
     """Return the winner with a wider interval, which allows for the bias of having been chosen as the best."""
-    winner = judged[0]
+    winner = replace(judged[0], metrics={name: _allow_in_metric(judged, name) for name in judged[0].metrics})
     if winner.low is None or winner.high is None:
         return winner
     pool = [

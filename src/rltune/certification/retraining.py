@@ -27,6 +27,7 @@ from rltune.checkpoints.store import Store
 from rltune.config.schema import CertifyConfig
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.ranking import rank_records
+from rltune.policies.result import measure_metric
 from rltune.policies.rllib_policy import REASON_FILE
 from rltune.records import BASELINE, TrialRecord
 
@@ -225,6 +226,7 @@ class Retraining:
             run=run.run_key,
             mlflow_run_id=run.mlflow_run_id,
             choice_returns=run.choice_returns,
+            metrics={name: measure_metric(values)["mean"] for name, values in run.metrics.items()},
         )
         # Two good reports may be chance, and the training ended with them.
         reaches = self._ledger.criteria.early_end.reaches(result.rank_score)

@@ -364,8 +364,6 @@ def measure_policies(
         compared, measured = (player.finish_evaluation(future, task, who, folder) for future in futures)
     if compared is None or measured is None:  # The configuration stays the winner.
         return certification, winner
-    num_played = len(measured.returns)
-    policy = CertifiedPolicy(
-        best.name, run.seed, run.checkpoint, num_played, measured.mean, measured.low, measured.high
-    )
+    ends, num_played = (measured.mean, measured.low, measured.high), len(measured.returns)
+    policy = CertifiedPolicy(best.name, run.seed, run.checkpoint, num_played, *ends, metrics=measured.measure())
     return replace(certification, policy=policy), replace(winner, evaluation=compared, measured=measured)

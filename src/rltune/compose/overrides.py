@@ -15,10 +15,20 @@ from rltune.errors import ConfigError
 from rltune.other_tools import find_answer
 from rltune.search.dimensions import KINDS
 
-OPEN = ("algo", "constraints", "env", "scheduler", "searcher", "space")  # Config groups to which users may add keys.
+OPEN = (
+    "algo",
+    "constraints",
+    "env",
+    "metrics",
+    "scheduler",
+    "searcher",
+    "space",
+)  # Config groups to which users may add keys.
 
-MAPPINGS = ("env.kwargs", "env.per_copy", "env.encode", "score.env", "certify.env")  # Their keys are in no file.
-FREE = ("env.encode.", "score.env.", "certify.env.")  # Here any word adds a key; env.kwargs may be in a file.
+MAPPINGS = ("env.kwargs", "env.per_copy", "env.encode", "metrics", "score.env", "certify.env")
+"""Settings whose keys are an environment's own, or in no file."""
+FREE = ("env.encode.", "metrics.", "score.env.", "certify.env.")
+"""Groups in which any word adds a key; keys of env.kwargs may be in a file."""
 _NUMBER = re.compile(r"(?i)[+-]?(?:[\d._]+(?:e[+-]?\d+)?|inf|nan)|true|false")
 _IN_ENV = re.compile(r"(?:^|\.)(?:train_)?env\.(?:kwargs|wrappers)")
 _CALLED = re.compile(r"(\+*space\.[\w.]+)=((?:\w+\.)*)(\w+)\((.*)\)")

@@ -110,10 +110,11 @@ class SecondObjectiveConfig:
 
 @dataclass
 class ObjectiveConfig:
-    """How an episode is scored: by its return, a value of its last info or a function; to be maximized or minimized."""
+    """How an episode is scored: by its return, a value of its infos or a function; to be maximized or minimized."""
 
     kind: str = bounded("return", choices=("return", "info", "package.module:function"))
     key: str | None = None
+    missing: float | None = None
     direction: str = bounded("max", choices=("max", "min"))
     second: SecondObjectiveConfig = field(default_factory=SecondObjectiveConfig)
 
@@ -251,6 +252,7 @@ class RunConfig(Checked):
     algo: dict[str, Any] = field(default_factory=dict)
     env: EnvConfig = field(default_factory=EnvConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    metrics: Any = None
     score: ScoreConfig = field(default_factory=ScoreConfig)
     constraints: dict[str, Any] = field(default_factory=dict)
     space: dict[str, Any] = field(default_factory=dict)

@@ -309,13 +309,12 @@ def check_pair(algo: Mapping[str, Any], env: EnvConfig) -> None:
             f"auto, sync or async with {key}",
             "env.vectorize=sync",
         )
-    unable = "vectorize=vector_entry_point" if env.vectorize == "vector_entry_point" else env.policies and "policies"
-    if env.restarts and unable:
+    if env.restarts and env.policies:
         raise ConfigError(
             "env.restarts",
             env.restarts,
-            f"with env.{unable}: single copies of the environment are made again",
-            "0, or copies of one agent's environment that step one by one or in processes of their own",
+            "with env.policies: copies of one agent's environment are made again",
+            "0 with several agents",
             "env.restarts=0",
         )
     _check_algo(algo)

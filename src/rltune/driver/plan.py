@@ -71,8 +71,8 @@ from rltune.envs.searched import (
     list_corner_envs,
     list_env_arguments,
 )
-from rltune.envs.spec import RETURN, EnvSpec, spec_of, specify_env
-from rltune.envs.validation import check_rewards, examine_env, refuse_program
+from rltune.envs.spec import NATIVE, RETURN, EnvSpec, parse_metrics, spec_of, specify_env
+from rltune.envs.validation import examine_env, refuse_program
 from rltune.errors import ABSENT, ConfigError, GuestError, spell
 from rltune.formatting import flatten_settings
 from rltune.probe import measure_on_gpu
@@ -321,7 +321,7 @@ def make_plan(config: RunConfig, begun: Path | None = None, meanwhile: Callable[
     check_address(config.cluster)
     row, traits = find_capabilities(config.algo), get_traits(config.searcher.kind)
     criteria = read_criteria(asdict(config))
-    check_criteria(criteria, row, config.replicates)
+    check_criteria(criteria, row, config.replicates, parse_metrics(config.metrics))
     arguments = name_arguments(config.algo, config.env)
     space = build_search_space(arguments, config.space)
     check_algorithm(arguments, space, row, several_agents=config.env.policies is not None)
@@ -360,6 +360,7 @@ def make_plan(config: RunConfig, begun: Path | None = None, meanwhile: Callable[
         *encoder_notes,
         searched_note,
         *score_notes,
+        _describe_single_copies(spec, config.env.vectorize),
         _describe_few_steps(config),
         None if score.episodes else _describe_late_episodes(config, facts, row),
         *portfolio_notes,
@@ -527,13 +528,10 @@ def _check_env(
     Returns:
         Its specification, what was learned about it, and what cannot be normalised in it, with the reason.
     """
-    spec = specify_env(config.env, config.objective)
+    spec = specify_env(config.env, config.objective, config.metrics)
     vectorize = config.env.vectorize
     corners = list_corner_envs(spec, space.corners())
-    for each in (spec, *(corner for _, corner in corners)):
-        check_rewards(each, vectorize)
-    has_several_agents = spec.policies is not None
-    check_objective(spec.objective, vectorize=vectorize, several_agents=has_several_agents)
+    check_objective(spec.objective)
     refuse_program(spec)
     typed_range = _find_range(spec)
     try:
@@ -542,8 +540,8 @@ def _check_env(
         if typed_range is None:
             raise
         name, value, fix = typed_range
-        allowed = f"one value, which the environment gets; ranges are for space.{ENV}"
-        raise ConfigError(name, value, f": {error.what}", allowed, fix) from None
+        fix = f"{fix}, if it is to be searched; else: {error.fix}"
+        raise ConfigError(name, value, f": {error.what}", error.allowed, fix) from None
     if typed_range:
         name, value, fix = typed_range
         note = f"{name}={spell(value)} goes to the environment as it is; to search it: {fix}"
@@ -633,6 +631,15 @@ def _leave_out(config: RunConfig, obstacles: Collection[str]) -> RunConfig:
     )
     algo, space = remove_from_values(config.algo, obstacles), remove_from_space(config.space, obstacles)
     return replace(config, algo=algo, space=space, warm_start=warm_start, portfolio=portfolio)
+
+
+def _describe_single_copies(spec: EnvSpec, vectorize: str) -> str | None:
+    """Return a note if the environment's own vector version gives way to single copies; else None."""
+    if vectorize != NATIVE or not spec.needs_single_copies:
+        return None
+    needed = {"env.rewards": spec.rewards, "objective": spec.objective, "metrics": spec.metrics}
+    why = " and ".join([key for key, value in needed.items() if value] or ["env.restarts"])
+    return f"single copies of the environment step in place of env.vectorize={vectorize}: {why} needs them"
 
 
 def _describe_own_learner(config: RunConfig, space: Space, row: Capabilities | None) -> str | None:

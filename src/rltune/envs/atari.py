@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 import gymnasium
@@ -53,7 +54,8 @@ def make_native_atari(spec: EnvSpec, num_envs: int) -> StandardAtari | None:
     frames, stack, game = kwargs[PREPROCESSING], kwargs[FRAME_STACK], {**GAME, **resolve_arguments(spec.kwargs)}
     is_known = set(frames) <= {*DEFAULTS, *SAME} and set(stack) == {"stack_size"} and set(game) == set(GAME)
     unlike = any(frames.get(key, value) != value for key, value in SAME.items())
-    is_single = spec.objective or spec.restarts or spec.encode or set(spec.rewards) - {"scale", "clip"}
+    # It scales and clips rewards by itself.
+    is_single = replace(spec, rewards={}).needs_single_copies or spec.encode or set(spec.rewards) - {"scale", "clip"}
     if not is_known or unlike or game["frameskip"] != 1 or is_single:
         return None
     frames = DEFAULTS | frames

@@ -128,11 +128,11 @@ def make_training_env(
 
     def build(copy: Copy) -> Any:
         env = make_restarting(spec, functools.partial(make_flat_env, spec, copy, view=view, **kwargs))
-        if not (spec.rewards or spec.objective or spec.restarts):
+        if not spec.needs_single_copies:
             return env
         discount = DISCOUNT if reward_discount is None else reward_discount
         try:
-            return ShapedReward(env, spec.rewards, spec.objective, discount, reward_deviation)
+            return ShapedReward(env, spec, discount, reward_deviation)
         except BaseException:
             close_env(env)
             raise
@@ -158,9 +158,7 @@ def is_plain(spec: EnvSpec, facts: EnvFacts) -> bool:
         and not spec.is_numbered
         and not spec.needs_context
         and not spec.wrappers
-        and not spec.rewards
-        and not spec.objective
-        and not spec.restarts
+        and not spec.needs_single_copies
         and is_row(facts.observation_space, spec)
         and read_actions(facts.action_space, joint=spec.joint_actions).is_identity
     )

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from gymnasium import spaces
 
 from rltune.envs.guest import call_guest
 from rltune.envs.masks import AUTO, OFF, SETTING, MaskReader, MaskSource, draw_legal, find_mask
-from rltune.envs.objective import make_score
+from rltune.envs.meter import EpisodeMeter, find_value, list_keys, read_number
 from rltune.envs.observations import encode_observation, make_layout
 from rltune.envs.spaces import (
     check_observation,
@@ -27,9 +28,9 @@ from rltune.envs.spaces import (
     read_actions,
     to_python,
 )
-from rltune.envs.spec import EnvSpec, suggest_array
+from rltune.envs.spec import EPISODE, EnvSpec, name_metric, suggest_array
 from rltune.envs.step_count import describe_returned
-from rltune.errors import ABSENT, ConfigError, GuestError, read_text
+from rltune.errors import ABSENT, ConfigError, GuestError, nearest, read_text
 
 MAX_CHECKED_STEPS, MAX_CHECK_S = 10, 1.0  # The check of an environment ends after this many steps or seconds.
 # The longest random episode on which the objective is checked; with a longer one it is not checked.
@@ -138,7 +139,7 @@ def check_first_steps(env: Any, spec: EnvSpec) -> tuple[MaskSource | None, list[
 
     Raises:
         GuestError: A reset or a step has failed.
-        ConfigError: What one of them returned is invalid, or the objective cannot be computed.
+        ConfigError: What one of them returned is invalid, or the objective or a metric cannot be computed.
     """
     play = FirstSteps(env, spec)
     began = time.monotonic()
@@ -159,8 +160,9 @@ def check_first_steps(env: Any, spec: EnvSpec) -> tuple[MaskSource | None, list[
             f"action mask: {play.mask.describe()}. Policies choose legal actions alone, so returns are not those known "
             f"from policies without a mask; {SETTING}={OFF} leaves it out"
         )
-    if spec.objective:
-        _check_score(play, spec)
+    if spec.objective or spec.metrics:
+        play.reset()
+        notes += check_measures(spec, lambda call: play.step(play.draw_action(), call)[1:])
     return play.mask, notes
 
 
@@ -226,24 +228,68 @@ def find_difference(space: Any, one: Any, other: Any, part: str = "") -> str | N
     return f"{name} {first[place]:.6g} and {second[place]:.6g}"
 
 
-def _check_score(play: FirstSteps, spec: EnvSpec) -> None:
-    """Play a random episode, and refuse an objective that cannot be computed from the last step's info.
+def check_measures(spec: EnvSpec, step: Callable[[str], tuple[float, bool, Mapping[str, Any]]]) -> list[str]:
+    """Play a random episode, and refuse an objective or a metric that cannot be computed from it.
 
     An episode that has not ended after `SCORE_STEPS` or `SCORE_S` is not scored: the first trial finds such a fault.
 
+    Args:
+        spec: The environment's, which has been reset.
+        step: Takes a random step, of which it gets the name; returns reward, whether the episode is over, and the info.
+
+    Returns:
+        Notes on the metrics that no step has, as not every episode may have them.
+
     Raises:
-        ConfigError: The info of the last step lacks the key, or what is there is no number.
+        ConfigError: No info has what the objective reads and nothing counts then, or what one has is no number.
     """
-    score, total, began = make_score(spec.objective), 0.0, time.monotonic()
-    play.reset()
-    for length in range(1, SCORE_STEPS + 1):
-        _, reward, is_over, info = play.step(play.draw_action(), f"step {length} of the objective's episode")
-        total += reward
-        if is_over:
-            with _name_call(("objective.kind", spec.objective["kind"], ""), OBJECTIVE):
-                score(total, length, info)
+    meter, names, is_over, began = EpisodeMeter(spec), dict[str, None](), False, time.monotonic()
+    for number in range(1, SCORE_STEPS + 1):
+        reward, is_over, info = step(f"step {number} of a random episode, for objective and metrics")
+        meter.add(reward, info)
+        names |= dict.fromkeys(list_keys(info))
+        for key in spec.measured:
+            _check_number(spec, key, find_value(info, key), number)
+        if is_over and not spec.scores_infos:
+            with _name_call(("objective.kind", spec.objective.get("kind"), ""), OBJECTIVE):
+                meter.describe(info)
         if is_over or time.monotonic() - began > SCORE_S:
-            return
+            break
+    lacking = [key for key, value in meter.collect().items() if math.isnan(value)]
+    have = f"the infos have: {', '.join(names) or 'nothing'}"
+    key = str(spec.objective.get("key"))
+    if is_over and spec.scores_infos and key in lacking and "missing" not in spec.objective:
+        close = nearest(key, names)
+        raise ConfigError(
+            "objective.key",
+            key,
+            f": a random episode has no such number; {have}",
+            "a key of the infos, or a wrapper (env.wrappers) that adds it; if only some episodes have it, what counts "
+            "for the others, objective.missing",
+            (f"objective.key={close}, or " if close else "") + "objective.missing=0",
+        )
+    notes = []
+    for key in spec.metrics:
+        if key in lacking:
+            meant = f"; did you mean {close}?" if (close := nearest(key, names)) else ""
+            notes.append(
+                f"metrics: no step of a random episode has {key}. Episodes without it are left out of its mean, and "
+                f"episodes_with/{name_metric(key).removeprefix(EPISODE)} counts the others; {have}{meant}"
+            )
+    return notes
+
+
+def _check_number(spec: EnvSpec, key: str, value: Any, number: int) -> None:
+    """Refuse a value of an info that is no number, under a key that is measured."""
+    if value is None or isinstance(value, float) or not math.isnan(read_number(value)):
+        return
+    setting = "metrics" if key in spec.metrics else "objective.key"
+    problem = f": its value at step {number} of a random episode is {str(value)[:80]!r}, a {type(value).__name__}"
+    allowed = "a number, or true or false; points lead into nested infos"
+    fix = f"leave {key} out, or a wrapper (env.wrappers) that makes a number of it"
+    if isinstance(value, Mapping) and (keys := list_keys(value)):
+        fix = f"{setting}=[{key}.{keys[0]}]" if setting == "metrics" else f"{setting}={key}.{keys[0]}"
+    raise ConfigError(setting, key, problem, allowed, fix)
 
 
 Setting = tuple[str, object, str]

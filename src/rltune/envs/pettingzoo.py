@@ -186,10 +186,13 @@ class TeamEnv:
         self._env, self.reset, self.close = env, env.reset, env.close
 
     def step(self, actions: Mapping[str, Any]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """Step all agents; the reward is the sum over the agents, and the episode ends when no agent is left."""
+        """Step all agents; the reward is the sum over the agents, and the episode ends when no agent is left.
+
+        The infos are those of the agents, by agent.
+        """
         sent = {agent: to_python(self.action_space[agent], action) for agent, action in actions.items()}
-        obs, rewards, *_ = self._env.step(sent)
-        return obs, sum(map(read_reward, rewards.values())), not self._env.agents, False, {}
+        obs, rewards, _, _, infos = self._env.step(sent)
+        return obs, sum(map(read_reward, rewards.values())), not self._env.agents, False, dict(infos)
 
 
 def check_agents(spec: EnvSpec) -> EnvFacts:
@@ -221,6 +224,7 @@ def check_agents(spec: EnvSpec) -> EnvFacts:
                 drawn = {agent: to_python(space := env.action_space(agent), space.sample()) for agent in env.agents}
                 then, rewards, *_ = env.step(drawn)
             spaces = spaces_by_agent(env)
+            measure_notes = _check_measures(spec, env) if spec.objective or spec.metrics else []
         except GuestError as fault:
             if not isinstance(fault.__cause__, Exception):
                 raise
@@ -252,13 +256,30 @@ def check_agents(spec: EnvSpec) -> EnvFacts:
             *join_spaces(spaces),
             metadata=metadata,
             agents=tuple(spaces),
-            notes=tuple(notes.values()),
+            notes=(*notes.values(), *measure_notes),
             sources=sources,
         )
     finally:
         if env is not None:
             with call_guest("close"):
                 close_env(env)
+
+
+def _check_measures(spec: EnvSpec, env: Any) -> list[str]:
+    """Check objective and metrics on a random episode of all agents."""
+    from rltune.envs.first_steps import check_measures
+
+    team = TeamEnv(env)
+    with call_guest("reset"):
+        team.reset(seed=0)
+
+    def step(call: str) -> tuple[float, bool, dict[str, Any]]:
+        with call_guest(call):
+            drawn = {agent: env.action_space(agent).sample() for agent in env.agents}
+            _, reward, is_over, _, infos = team.step(drawn)
+        return reward, is_over, infos
+
+    return check_measures(spec, step)
 
 
 def policy_spaces(spec: EnvSpec, spaces: Mapping[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:

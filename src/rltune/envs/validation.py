@@ -430,19 +430,3 @@ def can_normalise_rewards(env_runners: int, vectorize: str) -> bool:
         vectorize: How copies of the environment step together.
     """
     return not env_runners and vectorize in ("auto", "sync")
-
-
-def check_rewards(spec: EnvSpec, vectorize: str) -> None:
-    """Refuse shaped rewards without single copies of the environment, which shape them.
-
-    Raises:
-        ConfigError: Rewards are shaped, and ``vectorize`` is ``vector_entry_point``.
-    """
-    if spec.rewards and vectorize == "vector_entry_point":
-        raise ConfigError(
-            "env.rewards",
-            dict(spec.rewards),
-            f"with env.vectorize={vectorize}: rewards are shaped copy by copy",
-            "shaped rewards with single copies of the environment",
-            "env.vectorize=sync",
-        )

@@ -421,5 +421,6 @@ def make_record(
     values |= stored if isinstance(stored, Mapping) else {}
     for name in ("seeds", "returns", "choice_returns"):
         values[name] = tuple(values.get(name) or ())
+    values["metrics"] = values["metrics"] or {}
     enqueued_by = user if row["kind"] == TRIALS else None
     return TrialRecord(reports=curve, numbers=numbers, enqueued_by=enqueued_by, **values)

@@ -79,22 +79,22 @@ def choose_acting(
     with open_copies(copies) as shared:
         play = partial(evaluate, policy, NUM_EPISODES, FIRST_SEED, env, progress=progress, copies=shared)
         greedy = None
-        # An episode that is cut may have no score, if the objective reads it from the last info.
+        # Episodes may have no score: those that are cut, or all that lack what the objective reads.
         with contextlib.suppress(PolicyError):
             greedy = play(deterministic=True)
-        if greedy and env is None and not is_mean_better(training_scores, _repeat(greedy.returns), direction):
+        if greedy and env is None and not is_mean_better(training_scores, _repeat(greedy.scores), direction):
             return None
         sampled = play(deterministic=False)
-        if greedy and not is_mean_better(_repeat(sampled.returns), _repeat(greedy.returns), direction):
+        if greedy and not is_mean_better(_repeat(sampled.scores), _repeat(greedy.scores), direction):
             return None
     means = {"deterministic_mean": greedy and greedy.mean, "sampled_mean": sampled.mean}
     num_cut = greedy and len(greedy.cut) * (NUM_EPISODES // len(greedy.returns))
     return {"deterministic": False, "episodes": NUM_EPISODES, **means, "cut": num_cut}
 
 
-def _repeat(of_episodes: tuple[float, ...]) -> tuple[float, ...]:
-    """Return the values of all episodes that were to be played; if they are all equal, an evaluation has one."""
-    return of_episodes * NUM_EPISODES if len(of_episodes) == 1 else of_episodes
+def _repeat(scores: list[float]) -> list[float]:
+    """Return the scores of all episodes that were to be played; if they are all equal, an evaluation has one."""
+    return scores * NUM_EPISODES if len(scores) == 1 else scores
 
 
 def describe_acting(acting: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,13 +21,14 @@ from rltune.envs.actions import split_batch
 from rltune.envs.changes import change_env, keep_arguments
 from rltune.envs.closing import call_make, close_env
 from rltune.envs.copies import Copy, build_own
-from rltune.envs.episode import was_cut
+from rltune.envs.episode import EpisodeRecord, was_cut
 from rltune.envs.facts import describe_space
 from rltune.envs.guest import call_guest, raise_fault
-from rltune.envs.objective import Objective, Score, make_score
+from rltune.envs.meter import EpisodeMeter
+from rltune.envs.objective import Objective
 from rltune.envs.pettingzoo import TeamEnv
 from rltune.envs.spaces import find_observation_fault, to_python
-from rltune.envs.spec import EnvSpec, spec_of
+from rltune.envs.spec import EnvSpec, name_metric, spec_of
 from rltune.envs.step_count import read_reset, read_reward, read_step
 from rltune.errors import GUEST_FAULTS, ConfigError, PolicyError, choices
 from rltune.policies import bundle_reader
@@ -34,7 +36,6 @@ from rltune.policies.policy import AnyPolicy, load_playable, make_mask_reader
 from rltune.policies.result import Evaluation, explain_cut
 from rltune.policies.rllib_policy import RLlibPolicy
 from rltune.policies.uri import Source, read_environment, require_own_environment
-from rltune.records import Direction
 from rltune.statistics import interquartile_mean, mean_interval
 
 PROGRESS_S = 1.0  # Progress is reported at least this often, so that a long episode does not look like a hang.
@@ -129,10 +130,9 @@ def evaluate(
     report = _limit_reports(progress or (lambda done, total: None))
     with _limit_threads(policy.network), seed_globally(seed):
         spec = environment_of(policy, env)
-        settings = spec.get("objective") or {}
-        returns, lengths, cut = _play(policy, copies, spec, episodes, seed, deterministic, report, make_score(settings))
-    result = _summarise(returns, lengths, Objective.from_settings(settings).direction)
-    return replace(result, cut=cut, deterministic=deterministic, are_equal=len(returns) < episodes)
+        records, cut = _play(policy, copies, spec, episodes, seed, deterministic, report)
+    result = _summarise(records, spec_of(spec), cut)
+    return replace(result, deterministic=deterministic, are_equal=len(records) < episodes)
 
 
 class EqualEpisodes:
@@ -162,10 +162,10 @@ class EqualEpisodes:
         else:
             self._are_equal = self._digests[num_steps] == digest
 
-    def drop(self, returns: np.ndarray, lengths: np.ndarray) -> int:
-        """Return how many of the episodes tell something: one if all are equal, otherwise all."""
-        is_one = self._are_equal and len(set(returns.tolist())) == 1 == len(set(lengths.tolist()))
-        return 1 if is_one else len(returns)
+    def drop(self, records: list[EpisodeRecord]) -> list[EpisodeRecord]:
+        """Return the episodes that tell something: one if all are equal, otherwise all."""
+        are_equal = self._are_equal and len(set(map(repr, records))) == 1  # NaN is not equal to itself.
+        return records[:1] if are_equal else records
 
 
 def _digest_observation(observation: Any) -> int:
@@ -387,13 +387,11 @@ def _play(
     seed: int,
     deterministic: bool,
     progress: Callable[[int, int], None],
-    score: Score,
-) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
+) -> tuple[list[EpisodeRecord], tuple[int, ...]]:
     """Play episodes in parallel environments: when an episode ends, its environment starts the next seed.
 
     Returns:
-        What the episodes are worth and their lengths, (episodes,) each, in the order of the seeds; and the seeds of
-        those that were cut.
+        The episodes' records, in the order of the seeds, and the seeds of those that were cut.
     """
     with open_copies(copies) as shared, contextlib.ExitStack() as stack:
         envs = shared.take(policy, spec, episodes, lambda: progress(0, episodes))
@@ -407,8 +405,8 @@ def _play(
                 obs.append(observation)
                 equal.add(0, observation)
             progress(0, episodes)
-        limit, cut = find_step_limit(envs[0], spec_of(spec).step_limit), []
-        returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
+        limit, cut = find_step_limit(envs[0], spec_of(spec).step_limit), list[int]()
+        meters, records = [EpisodeMeter(spec_of(spec)) for _ in envs], [EpisodeRecord()] * episodes
         current = list(range(len(envs)))  # Maps each environment to the index of its current episode.
         generators = [make_generator(seed + episode) for episode in range(episodes)]
         started, done = len(envs), 0
@@ -418,6 +416,7 @@ def _play(
         def reset(index: int, episode: int) -> Any:
             try:
                 observation, info = read_reset(envs[index].reset(seed=seed + episode))
+                meters[index].begin()
                 if reader := readers[index]:
                     masks[index] = reader.read(observation, info)
                 equal.add(0, observation)
@@ -433,7 +432,7 @@ def _play(
                     masks[index] = reader.read(observation, info, is_over=bool(terminated or truncated))
                 return observation, read_reward(reward), terminated, truncated, info
             except GUEST_FAULTS as error:
-                raise_fault(error, f"step {lengths[current[index]] + 1} of copy {index + 1}")
+                raise_fault(error, f"step {meters[index].length + 1} of copy {index + 1}")
 
         def choose() -> Any:
             rng = [generators[current[i]] for i in busy]
@@ -443,7 +442,7 @@ def _play(
             except PolicyError:
                 for i in busy:
                     if fault := find_observation_fault(_list_parts(envs[i], obs[i]), obs[i]):
-                        num_steps = lengths[current[i]]
+                        num_steps = meters[i].length
                         raise_fault(fault, f"{f'step {num_steps}' if num_steps else 'reset'} of copy {i + 1}")
                 raise
 
@@ -453,26 +452,24 @@ def _play(
             begins, ongoing = np.zeros(len(busy), dtype=bool), []
             for row, (i, action) in enumerate(zip(busy, split_batch(actions, len(busy)), strict=True)):
                 obs[i], reward, terminated, truncated, info = step(i, action)
+                episode, meter = current[i], meters[i]
                 if truncated and was_cut(info):  # The copy has failed and was made again (env.restarts).
-                    episode = current[i]
-                    returns[episode], lengths[episode], generators[episode] = 0.0, 0, make_generator(seed + episode)
+                    generators[episode] = make_generator(seed + episode)
                     obs[i], begins[row] = reset(i, episode), True
                     ongoing.append(row)
                     continue
-                returns[current[i]] += reward
-                lengths[current[i]] += 1
-                equal.add(int(lengths[current[i]]), obs[i])
-                is_cut = not (terminated or truncated) and lengths[current[i]] >= limit
+                meter.add(reward, info)
+                equal.add(meter.length, obs[i])
+                is_cut = not (terminated or truncated) and meter.length >= limit
                 if terminated or truncated or is_cut:
-                    episode = current[i]
                     if is_cut:
                         cut.append(seed + episode)
                     try:
-                        returns[episode] = score(float(returns[episode]), int(lengths[episode]), info)
+                        records[episode] = meter.describe(info)
                     except ConfigError as error:
                         if not is_cut:
                             raise
-                        # The info of a step in the middle of an episode may lack what the objective reads at its end.
+                        # The info of a step in the middle of an episode may lack what a function reads at its end.
                         raise PolicyError(
                             f"{explain_cut(cut, episodes, limit)}; {error.what}",
                             "episodes that end, with the objective in their last info",
@@ -490,8 +487,8 @@ def _play(
                 ongoing.append(row)
             memory = None if memory is None else memory[ongoing]
             begins, busy = begins[ongoing], [busy[row] for row in ongoing]
-    count = equal.drop(returns, lengths)
-    return returns[:count], lengths[:count], tuple(sorted(cut))[:count]
+    records = equal.drop(records)
+    return records, tuple(sorted(cut))[: len(records)]
 
 
 def _list_parts(env: Any, observation: Any) -> Any:
@@ -500,16 +497,42 @@ def _list_parts(env: Any, observation: Any) -> Any:
     return Dict({agent: space[agent] for agent in observation}) if isinstance(env, TeamEnv) else space
 
 
-def _summarise(returns: np.ndarray, lengths: np.ndarray, direction: Direction) -> Evaluation:
-    low, high = mean_interval(returns, direction) or (None, None)
+def _summarise(records: Sequence[EpisodeRecord], spec: EnvSpec, cut: tuple[int, ...]) -> Evaluation:
+    """Compute the statistics of some episodes, of which those of the seeds ``cut`` did not end.
+
+    Raises:
+        PolicyError: No episode has a score.
+    """
+    returns = np.array([record.score for record in records])
+    unscored = np.flatnonzero(np.isnan(returns)) if spec.scores_infos else np.zeros(0, np.int64)
+    scores = np.delete(returns, unscored)
+    if not len(scores):
+        key, limit = spec.objective["key"], max(record.length for record in records)
+        reasons = [explain_cut(cut, len(records), limit), f"none of {len(records)} episodes had {key} in an info"]
+        raise PolicyError(
+            f": {'; '.join(filter(None, reasons))}",
+            "an objective that some episodes have",
+            "objective.missing=0 counts an episode without it as 0",
+            key="objective.key",
+            value=key,
+        )
+    low, high = mean_interval(scores, Objective.from_settings(spec.objective).direction) or (None, None)
+    columns = zip(*(record.metrics for record in records), strict=True)
+    metrics = {
+        name_metric(key): tuple(None if math.isnan(value) else value for value in column)
+        for key, column in zip(spec.metrics, columns, strict=True)
+    }
     return Evaluation(
         returns=tuple(returns.tolist()),
-        lengths=tuple(lengths.tolist()),
-        mean=float(returns.mean()),
-        std=float(returns.std(ddof=1)) if len(returns) > 1 else 0.0,
-        iqm=float(interquartile_mean(returns)),
+        lengths=tuple(record.length for record in records),
+        mean=float(scores.mean()),
+        std=float(scores.std(ddof=1)) if len(scores) > 1 else 0.0,
+        iqm=float(interquartile_mean(scores)),
         low=low,
         high=high,
-        min=float(returns.min()),
-        max=float(returns.max()),
+        min=float(scores.min()),
+        max=float(scores.max()),
+        cut=cut,
+        unscored=tuple(unscored.tolist()),
+        metrics=metrics,
     )

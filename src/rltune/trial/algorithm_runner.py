@@ -6,6 +6,7 @@ Together with `rltune.trial.metrics` the only place that reads RLlib's result di
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import math
 import tempfile
@@ -18,6 +19,7 @@ from ray.rllib.core import COMPONENT_ENV_TO_MODULE_CONNECTOR
 
 from rltune.algorithms.arguments import count_learners
 from rltune.algorithms.build import DEFAULT_MODULE, Build, build_config
+from rltune.algorithms.callbacks import has_callbacks, read_logged
 from rltune.algorithms.connectors import NormaliseObservations, VectorFilter
 from rltune.algorithms.episodes import read_episodes
 from rltune.algorithms.far_values import SEEN, describe_far_value
@@ -72,7 +74,7 @@ class AlgorithmRunner:
         self._searched = select_values(params, ENV)
         build = build.with_params(params)
         self.config = build_config(build, {}, seed)
-        self._recent = RecentEpisodes(scored_steps)
+        self._recent = RecentEpisodes(scored_steps, tuple(build.env.metrics))
         self.algorithm = build_algorithm(self.config, engine, build.precision)
         # A single remote learner shares its GPU with other trials, so its memory is capped. Several learners have whole
         # GPUs.
@@ -85,6 +87,7 @@ class AlgorithmRunner:
         self._env, self._train_env, self._facts, self._evaluated = build.env, build.train_env, build.facts, 0
         self._num_cut, self._restarts, self._fault = 0, 0, ""
         self._far_value = ""
+        self._has_callbacks, self._logged = has_callbacks(self.config), dict[str, float]()
         self._copies = build.copies
         self._stage = Copies()  # An offline algorithm plays its episodes here, after each iteration.
         self._steps_trained: float | None = None
@@ -146,7 +149,11 @@ class AlgorithmRunner:
         self._recent.add(progress.env_steps, episodes)
         # Before the first recent episode, RLlib's count is replaced: it may be ahead of the records.
         known = self._recent.summarize() or {"episodes": 0}
-        progress = replace(progress, **known)  # type: ignore[arg-type]
+        progress = replace(progress, **known)
+        if self._has_callbacks:
+            logged, refused = read_logged(result)
+            self._logged |= logged
+            progress = replace(progress, metrics={**self._logged, **progress.metrics}, refused=refused)
         loss = progress.learner.get("total_loss", 0.0)
         if not math.isfinite(loss):
             raise NonFiniteError(f"non-finite numbers: total_loss={loss}")
@@ -176,8 +183,11 @@ class AlgorithmRunner:
         seed = int(self.config.seed or 0) + self._evaluated
         evaluation = self.play(episodes=OFFLINE_EPISODES, seed=seed, copies=self._stage)
         self._evaluated += OFFLINE_EPISODES
-        lengths = zip(evaluation.returns, evaluation.lengths, strict=True)
-        return [EpisodeRecord(score, length, score) for score, length in lengths]
+        values = zip(*evaluation.metrics.values(), strict=True) if evaluation.metrics else itertools.repeat(())
+        return [
+            EpisodeRecord(score, length, score, metrics=tuple(math.nan if value is None else value for value in row))
+            for score, length, row in zip(evaluation.returns, evaluation.lengths, values, strict=False)
+        ]
 
     def play(self, *, copies: Copies | None, **episodes: Any) -> Evaluation:
         """Play episodes with the policy as it is now, whose normalisation learns nothing from them."""

@@ -14,7 +14,6 @@ import socket
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +30,7 @@ from rltune.envs.copies import Copy, wait_for_copies
 from rltune.envs.guest import find_root, is_termination, make_fault
 from rltune.envs.spec import spec_of
 from rltune.envs.step_count import STEPS, SamplingEnded
-from rltune.errors import Cause, GuestError, NonFiniteError, RltuneError, describe_exception
+from rltune.errors import Cause, GuestError, NonFiniteError, PolicyError, RltuneError, describe_exception
 from rltune.ledger.disk_full import has_no_room, is_disk_full
 from rltune.policies.acting import choose_acting, describe_acting, save_acting
 from rltune.search_path import place_working_folder
@@ -179,9 +178,9 @@ class Trial(tune.Trainable):
 
         Returns:
             The report. Its numbers are those of `rltune.trial.metrics`; ``score`` is NaN until the first episode
-            has ended. ``records`` are of the checkpoints written, ``returns`` and ``choice_returns`` (at the end, where
-            the task wants episodes) of the episodes played, ``failed``, ``cause`` and ``traceback`` of what went
-            wrong, ``ended`` why it ends before its budget is spent, ``notes`` of the restore and of the episodes.
+            has ended. ``records`` are of the checkpoints written, ``returns``, ``metrics`` and ``choice_returns`` (at
+            the end, where the task wants episodes) of the episodes played, ``failed``, ``cause`` and ``traceback`` of
+            what went wrong, ``ended`` why it ends before its budget is spent, ``notes`` of restore and episodes.
             Without ``nominal_steps`` it is no report: it brings a checkpoint that was due before, an interruption or a
             failure.
         """
@@ -248,7 +247,7 @@ class Trial(tune.Trainable):
         return report
 
     def _play_scores(self, score: Mapping[str, Any]) -> None:
-        """Replace the score of each seed that has trained since by the mean of the episodes that it plays now.
+        """Replace the score and the user's metrics of each seed that has trained since by those of episodes played now.
 
         Raises:
             SamplingEnded: The sweep ends. The next attempt plays them again.
@@ -257,10 +256,15 @@ class Trial(tune.Trainable):
         for index, runner in enumerate(self._runners):
             if self._scored.get(index) == progress[index].env_steps:
                 continue
-            evaluation = runner.play(**score, progress=self._report_episode, copies=self._score_copies)
-            if evaluation.cut and not self._scored:
-                self._checkpoints.notes.append(f"at a report: {evaluation.explain_cut()}")
-            progress[index] = replace(progress[index], score=evaluation.mean)
+            try:
+                evaluation = runner.play(**score, progress=self._report_episode, copies=self._score_copies)
+                progress[index] = progress[index].with_episodes(evaluation)
+                if evaluation.cut and not self._scored:
+                    self._checkpoints.notes.append(f"at a report: {evaluation.explain_cut()}")
+            except PolicyError as error:
+                if error.key != "objective.key":
+                    raise
+                progress[index] = progress[index].without_score(score["episodes"])
             self._scored[index] = progress[index].env_steps
 
     def _hand_back(self, *, interrupted: bool) -> dict[str, Any]:
@@ -301,17 +305,20 @@ class Trial(tune.Trainable):
                 best = save_acting(self._store, best, acting)
                 records = {**records, "best": best.to_dict()}
                 folder = self._store.open(best) or folder
-            returns = {"returns": self.play(folder, copies, task.evaluation_seed, task.evaluation_env)}
+            returns, metrics = self.play(folder, copies, task.evaluation_seed, task.evaluation_env)
+            played: dict[str, Any] = {"returns": returns, "metrics": metrics}
             if task.choice_env is not None:  # Other seeds, because both may be the same environment.
                 seed = task.evaluation_seed + task.episodes
-                returns["choice_returns"] = self.play(folder, copies, seed, task.choice_env)
-            return {"records": records, **returns}
+                played["choice_returns"], _ = self.play(folder, copies, seed, task.choice_env)
+            return {"records": records, **played}
 
     def _close_score_copies(self) -> None:
         if self._score_copies is not None:
             self._score_copies.close()
 
-    def play(self, folder: Path, copies: Copies, seed: int, env: Mapping[str, Any]) -> list[float]:
+    def play(
+        self, folder: Path, copies: Copies, seed: int, env: Mapping[str, Any]
+    ) -> tuple[list[float], dict[str, list[float | None]]]:
         """Play the task's evaluation episodes with a checkpoint's policy; tests override this method.
 
         Args:
@@ -319,6 +326,9 @@ class Trial(tune.Trainable):
             copies: The copies of the environment to play in.
             seed: The environment seed of the first episode.
             env: What is changed of the environment.
+
+        Returns:
+            What the episodes are worth that have a score, and all episodes' own metrics by name.
         """
         from rltune.policies.evaluation import evaluate_checkpoint
 
@@ -326,7 +336,11 @@ class Trial(tune.Trainable):
         result = evaluate_checkpoint(folder, task.episodes, seed, self._report_episode, copies, env)
         if result.cut:
             self._checkpoints.notes.append(f"at its end: {result.explain_cut()}")
-        return list(result.returns)
+        if result.unscored:
+            self._checkpoints.notes.append(
+                f"at its end: {len(result.unscored)} of {task.episodes} episodes had no score and were left out"
+            )
+        return result.scores, {name: list(values) for name, values in result.metrics.items()}
 
     def _report_episode(self, done: int, total: int) -> None:
         """Report to the supervisor that an evaluation is progressing.
@@ -363,6 +377,9 @@ class Trial(tune.Trainable):
             self._mark_iteration()
             if progress[index].far_value and not earlier.far_value:
                 self._checkpoints.notes.append(progress[index].far_value)
+            if (refused := progress[index].refused) and not earlier.refused:
+                note = "has callbacks that log what is no number, or what has a name that no tracker takes"
+                self._checkpoints.notes.append(f"{note}: {', '.join(refused)}")
             if progress[index].env_restarts and not earlier.env_restarts:
                 note = f"has made a failed copy of its environment again ({progress[index].fault})"
                 self._checkpoints.notes.append(f"{note}; env_restarts in its numbers counts such repairs")

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rltune.algorithms.arguments import name_arguments, values_of
-from rltune.certification.description import describe_result, explain_table, make_table
+from rltune.certification.description import MAX_METRICS, describe_result, explain_table, make_table
+from rltune.envs.spec import EPISODE
 from rltune.errors import RltuneError, spell
 from rltune.formatting import (
     TextTable,
@@ -28,9 +29,9 @@ from rltune.formatting import (
 from rltune.ledger.outcome import Outcome, explain_no_winner
 from rltune.policies.acting import describe_acting
 from rltune.records import BASELINE, Direction
-from rltune.trial.metrics import RESTARTS
+from rltune.trial.metrics import EPISODES_WITH, RECENT, RESTARTS
 from rltune.views.analysis import build_space
-from rltune.views.sweep_view import ORIGINS, SweepView
+from rltune.views.sweep_view import ORIGINS, SweepView, TrialSnapshot
 
 MAX_NAMED = 8  # A line about failures names at most this many trials.
 
@@ -103,8 +104,18 @@ def _describe_trials(view: SweepView, max_trials: int | None) -> Iterator[Sectio
         return
     criteria, front = view.criteria, {trial.number for trial in view.front}
     second = [criteria.second] if criteria.second else []
+    metrics = [name for name in view.metrics if name != criteria.second][:MAX_METRICS]
     score = "score" if criteria.direction is Direction.MAX else view.label
-    headings = ("trial", "state", score, *second, "env steps", "values", "why it ended, or where it runs")
+    headings = (
+        "trial",
+        "state",
+        score,
+        *second,
+        *(name.removeprefix(EPISODE) for name in metrics),
+        "env steps",
+        "values",
+        "why it ended, or where it runs",
+    )
     rows, best = [], None
     for index, trial in enumerate(view.ordered[:max_trials]):
         state = trial.state_word
@@ -112,6 +123,7 @@ def _describe_trials(view: SweepView, max_trials: int | None) -> Iterator[Sectio
             best, state = index, f"{state}, {view.winner_word}"
         row = [str(trial.number), state, format_objective(trial.score)]
         row += [format_objective(trial.second) + " *" * (trial.number in front)] if second else []
+        row += [_format_metric(trial, name) for name in metrics]
         rows.append((*row, format_count(trial.env_steps), format_params(trial.params), trial.explanation))
     notes = []
     if num_more := len(view.trials) - len(rows):
@@ -119,6 +131,14 @@ def _describe_trials(view: SweepView, max_trials: int | None) -> Iterator[Sectio
     if second:
         notes.append(f"* on the Pareto front: no other complete trial beats it in both score and {criteria.second}")
     yield Section("trials", "Trials, complete ones first", TextTable(headings, tuple(rows), best), notes=notes)
+
+
+def _format_metric(trial: TrialSnapshot, name: str) -> str:
+    """Format a metric of a trial's newest report, with the number of episodes that have it if some lack it."""
+    numbers = trial.record.numbers
+    count, total = numbers.get(EPISODES_WITH + name.removeprefix(EPISODE)), numbers.get(RECENT)
+    some = f" (in {count:.0f} of {total:.0f})" if count is not None and total and 0 < count < total else ""
+    return format_objective(numbers.get(name)) + some
 
 
 def _describe_failures(view: SweepView) -> Iterator[Section]:
