@@ -563,3 +563,10 @@ def test_a_corner_that_shapes_rewards_needs_no_copy(scale):
         check_envs(spec, list_corner_envs(spec, points))
     assert refused.value.key == "space.env.rewards.scale"
     assert len(knobs.STARTED) == 1
+
+
+def test_rewards_of_several_agents_are_not_shaped_at_a_corner():
+    spec = EnvSpec("mpe2.simple_spread_v3", {"max_cycles": 5}, policies="shared")
+    with pytest.raises(ConfigError) as refused:
+        check_envs(spec, list_corner_envs(spec, [{"env.rewards.scale": 1.0}, {"env.rewards.scale": 0.1}]))
+    assert (refused.value.key, refused.value.value) == ("space.env.rewards.scale", 0.1)
