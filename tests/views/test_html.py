@@ -201,6 +201,7 @@ def test_an_environments_argument_is_shown_by_its_name(tmp_path: Path) -> None:
     page = page_of(folder)
     assert ["lr", name] == [row[0] for row in rows_of(page, "values")]
     assert rows_of(page, "values")[1][2] == "1"
+    assert "with the environment&#39;s settings" in page
     axes = json.dumps(figures_of(page))
     assert axes.count(f'"{name}"') >= 2, "in a slice and among the parallel axes"
     assert sections_of(page)["slices"] == 2

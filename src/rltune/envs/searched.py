@@ -89,9 +89,9 @@ def list_corner_envs(spec: EnvSpec, points: Iterable[Mapping[str, Any]]) -> list
         for roots in ((ENV,), (ENV, TRAIN_ENV)):
             values = {name: value for name, value in point.items() if name.partition(".")[0] in roots}
             corner = set_env_arguments(spec, select_values(values, *roots))
-            if corner not in specs:
+            changed = {name: value for name, value in values.items() if _find(arguments, name.split(".")) != value}
+            if changed and corner not in specs:
                 specs.append(corner)
-                changed = {name: value for name, value in values.items() if _find(arguments, name.split(".")) != value}
                 corners.append((changed, corner))
     return sorted(corners, key=lambda corner: len(corner[0]))
 

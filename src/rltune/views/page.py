@@ -11,6 +11,7 @@ from typing import Any
 
 from rltune.algorithms.arguments import name_arguments, values_of
 from rltune.certification.description import MAX_METRICS, describe_result, explain_table, make_table
+from rltune.envs.searched import is_of_env
 from rltune.envs.spec import EPISODE
 from rltune.errors import RltuneError, spell
 from rltune.formatting import (
@@ -295,7 +296,10 @@ def describe_baseline(view: SweepView) -> str:
         source = f"the values of conf/tuned/{algo}_{env}.yaml" if env else "the tuned settings"
     if changes := [word for word in words if word.startswith(("algo.", "experiment=", "recipe="))]:
         source += f", with {' '.join(changes)}"
-    if fixed := build_space(view).fixed:
+    space = build_space(view)
+    if any(map(is_of_env, space.names)):
+        source += ", with the environment's settings"
+    if fixed := space.fixed:
         source += f", with {', '.join(f'{name}={format_value(value)}' for name, value in fixed.items())} fixed"
     return source
 
