@@ -453,7 +453,6 @@ def test_what_plain_returns_compare_is_noted(request_of, words, is_noted):
         (("+space.env.kwargs.weight=[choice,1,2]",), "space.env.kwargs.weight"),
         (("+space.env.kwargs.repeat=[choice,0,1]",), "space.env.kwargs.repeat"),
         (("+space.env.rewards.scale=[uniform,0,1]",), "space.env.rewards.scale"),
-        (("+space.env.rewards.scale=[choice,1,2]", "env.vectorize=vector_entry_point"), "env.rewards"),
     ],
 )
 def test_what_cannot_be_searched_is_refused(request_of, words, key):
