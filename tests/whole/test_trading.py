@@ -50,7 +50,7 @@ def test_the_worked_example_chooses_and_reports_apart(tmp_path: Path, words: tup
         assert winner["name"] == max(middle, key=lambda name: middle[name])
     best = certified["configurations"][0]
     assert sorted(best["scores"]) == sorted(run.returns[0] for run in runs if _owner(run.of_trial) == winner["name"])
-    played = json.loads(outputs["evaluate policy=sweep:prices"])
+    played = json.loads(outputs["evaluate policy=sweep:prices"].strip().splitlines()[-1])
     assert math.isclose(played["mean"], winner["evaluation"]["mean"], rel_tol=1e-6), "on the test part"
 
 
