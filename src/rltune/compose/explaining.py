@@ -69,7 +69,7 @@ def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> 
     # Hydra's parser of config groups raises ValueError, for example for tuned=null.
     if not isinstance(error, HydraException | OmegaConfBaseException):
         for key, _, option in (word.lstrip("+").partition("=") for word in words):
-            if re.match(r"space\.[^.]+\.", key):
+            if re.match(r"space\.[^.]+\.", key) and not is_of_env(key.removeprefix("space.")):
                 return _explain_mapping(key, option)
             if option in ("null", "true", "false") and (conf_dir() / key).is_dir():
                 options = sorted(path.stem for path in (conf_dir() / key).glob("*.yaml"))

@@ -61,10 +61,20 @@ from rltune.envs.child import Fork
 from rltune.envs.copies import make_limit_error
 from rltune.envs.facts import EnvFacts
 from rltune.envs.objective import Objective, check_objective
-from rltune.envs.searched import ENV, REWARDS, TRAIN_ENV, is_changed, is_of_env, list_corner_envs
+from rltune.envs.searched import (
+    ENV,
+    KWARGS,
+    TRAIN_ENV,
+    WRAPPERS,
+    is_changed,
+    is_of_env,
+    list_corner_envs,
+    list_env_arguments,
+)
 from rltune.envs.spec import NATIVE, RETURN, EnvSpec, parse_metrics, spec_of, specify_env
 from rltune.envs.validation import examine_env, refuse_program
 from rltune.errors import ABSENT, ConfigError, GuestError, spell
+from rltune.formatting import flatten_settings
 from rltune.probe import measure_on_gpu
 from rltune.records import BASELINE, PORTFOLIO, SEARCHER, TUNED, WARM_START, TrialRecord
 from rltune.search.dimensions import KINDS
@@ -476,7 +486,11 @@ def _check_searched_env(config: RunConfig, space: Space, row: Capabilities | Non
     """
     names = [name for name in space.names if is_of_env(name)]
     learned = [name for name in names if name.startswith(f"{TRAIN_ENV}.")]
-    compared = [name for name in names if name not in learned and not name.startswith(f"{ENV}.{REWARDS}.")]
+    compared = [
+        dimension.name
+        for dimension in space.dimensions
+        if dimension.name.startswith((f"{ENV}.{KWARGS}.", f"{ENV}.{WRAPPERS}."))
+    ]
     if names and row and row.offline:
         problem = f": {row.name} learns from a file, and steps no environment"
         raise ConfigError(f"space.{names[0]}", ABSENT, problem, "algorithms that sample", f"~space.{names[0]}")
@@ -526,11 +540,11 @@ def _check_env(
         if typed_range is None:
             raise
         name, value, fix = typed_range
-        allowed = f"one value, which the environment gets; ranges are for space.{ENV}"
-        raise ConfigError(f"env.kwargs.{name}", value, f": {error.what}", allowed, fix) from None
+        fix = f"{fix}, if it is to be searched; else: {error.fix}"
+        raise ConfigError(name, value, f": {error.what}", error.allowed, fix) from None
     if typed_range:
         name, value, fix = typed_range
-        note = f"env.kwargs.{name}={spell(value)} goes to the environment as it is; to search it: {fix}"
+        note = f"{name}={spell(value)} goes to the environment as it is; to search it: {fix}"
         facts = replace(facts, notes=(*facts.notes, note))
     if facts.time_limit:  # It ends its episodes by itself, so that its digest must not depend on the setting.
         spec = replace(spec, evaluation_steps=None)
@@ -545,10 +559,10 @@ def _check_env(
 
 def _find_range(spec: EnvSpec) -> tuple[str, Any, str] | None:
     """Return an argument of the environment that looks like a range, with what searches it; None without one."""
-    for name, value in spec.kwargs.items():
-        if isinstance(value, list) and len(value) > 1 and value[0] in KINDS:
-            fix = f"++env.kwargs.{name}={spell(value[1])} '+space.{ENV}.kwargs.{name}={spell(value)}'"
-            return name, value, fix
+    for name, value in flatten_settings(list_env_arguments(spec)[ENV], key=ENV):
+        if isinstance(value, list) and len(value) > 1 and isinstance(value[0], str) and value[0] in KINDS:
+            one = f"++{name}={spell(value[1])}" if name.startswith(f"{ENV}.{KWARGS}.") else f"a value of {name}"
+            return name, value, f"{one} '+space.{name}={spell(value)}'"
     return None
 
 
