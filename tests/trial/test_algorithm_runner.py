@@ -500,3 +500,25 @@ def test_a_half_episode_at_a_checkpoint_adds_no_half_sum(
         assert runner.train().metrics["episode/energy"] == 10.0
     finally:
         runner.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", [(), ("objective.kind=info", "objective.key=b.goals", "objective.direction=min")])
+def test_several_agents_have_metrics_and_objectives_by_agent(
+    request_of: Callable[..., Any], tmp_path: Path, objective: tuple[str, ...]
+) -> None:
+    words = ("env=pettingzoo", "env.id=informing_team", "env.policies=shared", "++metrics={a.goals: sum, b.goals: sum}")
+    small = ("algo.training.train_batch_size_per_learner=64", "algo.training.minibatch_size=32")
+    plan = make_plan(request_of(*words, *small, "algo.env_runners.num_envs_per_env_runner=1", *objective))
+    assert not any(note.startswith("metrics: ") for note in plan.notes)
+    runner = AlgorithmRunner(plan.build, {}, seed=1, engine="fast", threads=1, scored_steps=1000)
+    try:
+        progress = runner.train()
+        assert progress.metrics == {"episode/a/goals": 1.0, "episode/b/goals": 3.0}
+        assert (progress.return_mean, progress.score) == (8.0, 3.0 if objective else 8.0)
+        runner.save(tmp_path, {})
+    finally:
+        runner.stop()
+    result = evaluate_checkpoint(tmp_path, 2, 0)
+    assert result.metrics == {"episode/a/goals": (1.0, 1.0), "episode/b/goals": (3.0, 3.0)}
+    assert result.mean == progress.score
