@@ -254,7 +254,7 @@ def test_a_policy_says_what_its_trial_normalised(
 
 FAILING = (
     "env=gym", "env.id=failing:Failing-v0", "+env.kwargs.length=20", "algo=ppo", "env.restarts=100000",
-    "algo.env_runners.num_envs_per_env_runner=2", "objective.kind=info", "objective.key=energy",
+    "algo.env_runners.num_envs_per_env_runner=2", "objective.kind=info", "objective.key=energy", "metrics=[energy]",
 )  # fmt: skip
 WAYS = {
     "sync": ("fast", ()),
@@ -287,6 +287,7 @@ def test_cut_episodes_count_nowhere_however_copies_step(
     while progress.env_restarts < 4:
         progress = first.train()
     assert (progress.return_min, progress.return_max, progress.score) == (210.0, 210.0, 20.0)
+    assert progress.metrics == {"episode/energy": 20.0}
     assert progress.episodes in (2 * progress.env_restarts + extra for extra in range(5))
     assert "the simulator has closed the connection" in progress.fault
     first.save(tmp_path, {"env": plan.assignment_build()["env"]})
