@@ -92,6 +92,11 @@ _SETTINGS = {
         "return, the mean of whole episodes, which is the default; info takes a value of an episode's last info",
         "objective.kind=return",
     ),
+    **_replace(
+        "info_keywords custom_metrics episode_metrics",
+        "keys of the infos, each with how an episode's values become one number",
+        "metrics=[is_success]",
+    ),
     **_replace("time_attr", "nothing: all trials report at the same environment steps", "leave {key} out"),
     **_replace("fail_fast raise_on_failed_trial", "how many failures in a row end a sweep", "failures.stop_after=1"),
     **_replace(
@@ -120,7 +125,9 @@ _SETTINGS = {
         "leave {key} out",
     ),
     **_replace(
-        "callbacks callbacks_class callback", f"a tracker of your own, or {_OWN_CONFIG}", "tracking.kinds=[mlflow]"
+        "callbacks callbacks_class callback",
+        f"a tracker of your own, metrics in infos, or {_OWN_CONFIG}",
+        "metrics=[is_success]",
     ),
     # Schedulers of Ray Tune and pruners of Optuna.
     **_replace(

@@ -527,3 +527,25 @@ def test_a_range_among_the_environments_arguments_is_said(request_of, name, fail
     else:
         (note,) = (note for note in make_plan(request_of(*words)).notes if f"env.kwargs.{name}" in note)
         assert fix in note
+
+
+@pytest.mark.parametrize(
+    ("word", "key"),
+    [
+        ("env.rewards.scale=0.1", "env.rewards"),
+        ("++metrics.speed=last", "metrics"),
+        ("env.restarts=1", "env.restarts"),
+        ("objective.direction=min", "objective"),
+    ],
+)
+def test_a_vector_version_gives_way_to_single_copies(request_of, word, key):
+    plan = make_plan(request_of(*SAFE, "env.vectorize=vector_entry_point", word))
+    assert any(f"{key} needs that" in note for note in plan.notes)
+    assert build_config(plan.build, {}, 0).gym_env_vectorize_mode != "vector_entry_point"
+
+
+def test_a_bound_on_a_metric_is_taken(request_of):
+    words = ("++metrics.success=last", "+constraints.episode.success='> 0.9'", "objective.second.key=episode/success")
+    plan = make_plan(request_of(*SAFE, *words))
+    assert plan.criteria.constraints[0].name == plan.criteria.second == "episode/success"
+    assert plan.build.env.metrics == {"success": "last"}

@@ -16,7 +16,7 @@ from informing import METRICS
 from rltune.envs.build import is_plain, make_training_env
 from rltune.envs.episode import RECORD, EpisodeRecord
 from rltune.envs.facts import EnvFacts
-from rltune.envs.meter import InfoReductions, average
+from rltune.envs.meter import EpisodeMeter, average
 from rltune.envs.spec import EnvSpec, name_metric, parse_metrics, spec_of, specify_env
 from rltune.envs.validation import check_env
 from rltune.errors import ConfigError
@@ -26,10 +26,10 @@ FIRST = (3.0, 10.0, -1.0, 2.5, 1.0, math.nan)  # of an episode of five steps
 
 
 def reduce(reduction: str, *values: Any) -> float:
-    reductions = InfoReductions({"x": reduction})
+    meter = EpisodeMeter(EnvSpec("", metrics={"x": reduction}))
     for value in values:
-        reductions.add({} if value is None else {"x": value})
-    return reductions.collect()["x"]
+        meter.add(0.0, {} if value is None else {"x": value})
+    return meter.collect()["x"]
 
 
 @pytest.mark.parametrize(
@@ -204,3 +204,26 @@ def test_the_check_refuses_metrics_that_are_no_numbers(key: str, fix: str) -> No
         check_env(EnvSpec("informing:Informing-v0", metrics={key: "last"}))
     assert (refused.value.key, refused.value.value) == ("metrics", key)
     assert fix in refused.value.fix
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_noted"),
+    [
+        ({"metrics": {"speed": "last"}}, True),
+        ({"objective": {"kind": "return", "key": None, "direction": "min"}}, True),
+        ({}, False),
+        ({"metrics": {"speed": "last"}, "wrappers": ({"entry_point": "FlattenObservation"},)}, False),
+    ],
+)
+def test_a_vector_version_that_gives_way_is_noted(settings: dict[str, Any], is_noted: bool) -> None:
+    notes = [note for note in check_env(EnvSpec("CartPole-v1", **settings)).notes if "vector version" in note]
+    assert len(notes) == is_noted
+
+
+def test_standard_atari_gives_way_to_single_copies() -> None:
+    from rltune.envs.atari import DEFAULTS, FRAME_STACK, PREPROCESSING, make_native_atari
+
+    frames = {"entry_point": PREPROCESSING, "kwargs": DEFAULTS}
+    wrappers = (frames, {"entry_point": FRAME_STACK, "kwargs": {"stack_size": 4}})
+    for needed in ({"metrics": {"lives": "last"}}, {"restarts": 1}, {"rewards": {"normalise": True}}):
+        assert make_native_atari(EnvSpec("ale_py:ALE/Pong-v5", {"frameskip": 1}, wrappers, **needed), 2) is None

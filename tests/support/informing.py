@@ -35,7 +35,7 @@ class Informing(gym.Env[Any, Any]):
         return self._look(), {"speed": np.float32(1e6), "energy": np.array([1e6])}
 
     def _look(self) -> Any:
-        return np.array([self.steps / 10, (self.episode % 10) / 10, 0.0], np.float32)
+        return np.array([self.steps / 1000, (self.episode % 10) / 10, 0.0], np.float32)
 
     def step(self, action: Any) -> Any:
         self.steps += 1

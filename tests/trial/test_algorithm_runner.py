@@ -275,7 +275,7 @@ def test_a_training_does_not_notice_the_episodes_of_its_scores(request_of: Calla
 
 FAILING = (
     "env=gym", "env.id=failing:Failing-v0", "+env.kwargs.length=20", "algo=ppo", "env.restarts=100000",
-    "algo.env_runners.num_envs_per_env_runner=2", "objective.kind=info", "objective.key=energy",
+    "algo.env_runners.num_envs_per_env_runner=2", "objective.kind=info", "objective.key=energy", "metrics=[energy]",
 )  # fmt: skip
 WAYS = {
     "sync": ("fast", ()),
@@ -308,6 +308,7 @@ def test_cut_episodes_count_nowhere_however_copies_step(
     while progress.env_restarts < 4:
         progress = first.train()
     assert (progress.return_min, progress.return_max, progress.score) == (210.0, 210.0, 20.0)
+    assert progress.metrics == {"episode/energy": 20.0}
     assert progress.episodes in (2 * progress.env_restarts + extra for extra in range(5))
     assert "the simulator has closed the connection" in progress.fault
     first.save(tmp_path, {"env": plan.assignment_build()["env"]})
@@ -573,3 +574,25 @@ def test_other_spaces_than_those_of_the_check_end_a_trial(request_of: Callable[.
     plan = make_plan(request_of(*KNOBS))
     with pytest.raises(ConfigError, match=r"\(5,\)"):
         AlgorithmRunner(plan.build, {"env.kwargs.size": 5}, 1, "fast", threads=1, scored_steps=1000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", [(), ("objective.kind=info", "objective.key=b.goals", "objective.direction=min")])
+def test_several_agents_have_metrics_and_objectives_by_agent(
+    request_of: Callable[..., Any], tmp_path: Path, objective: tuple[str, ...]
+) -> None:
+    words = ("env=pettingzoo", "env.id=informing_team", "env.policies=shared", "++metrics={a.goals: sum, b.goals: sum}")
+    small = ("algo.training.train_batch_size_per_learner=64", "algo.training.minibatch_size=32")
+    plan = make_plan(request_of(*words, *small, "algo.env_runners.num_envs_per_env_runner=1", *objective))
+    assert not any(note.startswith("metrics: ") for note in plan.notes)
+    runner = AlgorithmRunner(plan.build, {}, seed=1, engine="fast", threads=1, scored_steps=1000)
+    try:
+        progress = runner.train()
+        assert progress.metrics == {"episode/a/goals": 1.0, "episode/b/goals": 3.0}
+        assert (progress.return_mean, progress.score) == (8.0, 3.0 if objective else 8.0)
+        runner.save(tmp_path, {})
+    finally:
+        runner.stop()
+    result = evaluate_checkpoint(tmp_path, 2, 0)
+    assert result.metrics == {"episode/a/goals": (1.0, 1.0), "episode/b/goals": (3.0, 3.0)}
+    assert result.mean == progress.score

@@ -135,7 +135,8 @@ def test_the_pages_have_commands_of_every_kind() -> None:
     assert SNIPPETS
     assert set(OWN_FILES) == {
         "conf/env/windy.yaml", "conf/algo/mine.yaml", "conf/space/mine.yaml", "conf/env/heating.yaml", "heating.py",
-        "conf/env/plant.yaml", "my_tracker.py", "my_nets.py",
+        "conf/env/plant.yaml", "my_tracker.py", "my_nets.py", "my_algo.py", "my_envs.py",
+        "trading.py", "conf/env/trading.yaml", "conf/experiment/trading.yaml",
     }  # fmt: skip
 
 

@@ -118,10 +118,10 @@ def explain_table(certification: Certification, objective: Objective) -> list[st
     if len(certification.seeds) < MIN_RUNS:
         notes.append(f"fewer than {MIN_RUNS} seeds bound no median: use certify.seeds={MIN_RUNS}")
     if policy := certification.policy:
+        interval = "" if policy.low is None else f" (95% interval {format_interval(vars(policy))})"
         notes.append(
-            f"policy: mean {objective.name} {format_objective(policy.mean)} (95% interval "
-            f"{format_interval(vars(policy))}) over {format_number(policy.episodes, 'fresh episode')}; {policy.name} "
-            f"retrained on seed {policy.seed}"
+            f"policy: mean {objective.name} {format_objective(policy.mean)}{interval} over "
+            f"{format_number(policy.episodes, 'fresh episode')}; {policy.name} retrained on seed {policy.seed}"
         )
         for name, bounded in policy.metrics.items():
             where = format_number(int(bounded["episodes"] or 0), "episode")

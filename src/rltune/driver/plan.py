@@ -71,7 +71,7 @@ from rltune.envs.searched import (
     list_corner_envs,
     list_env_arguments,
 )
-from rltune.envs.spec import NATIVE, RETURN, EnvSpec, parse_metrics, spec_of, specify_env
+from rltune.envs.spec import RETURN, EnvSpec, parse_metrics, spec_of, specify_env
 from rltune.envs.validation import examine_env, refuse_program
 from rltune.errors import ABSENT, ConfigError, GuestError, spell
 from rltune.formatting import flatten_settings
@@ -360,7 +360,6 @@ def make_plan(config: RunConfig, begun: Path | None = None, meanwhile: Callable[
         *encoder_notes,
         searched_note,
         *score_notes,
-        _describe_single_copies(spec, config.env.vectorize),
         _describe_few_steps(config),
         None if score.episodes else _describe_late_episodes(config, facts, row),
         *portfolio_notes,
@@ -631,15 +630,6 @@ def _leave_out(config: RunConfig, obstacles: Collection[str]) -> RunConfig:
     )
     algo, space = remove_from_values(config.algo, obstacles), remove_from_space(config.space, obstacles)
     return replace(config, algo=algo, space=space, warm_start=warm_start, portfolio=portfolio)
-
-
-def _describe_single_copies(spec: EnvSpec, vectorize: str) -> str | None:
-    """Return a note if the environment's own vector version gives way to single copies; else None."""
-    if vectorize != NATIVE or not spec.needs_single_copies:
-        return None
-    needed = {"env.rewards": spec.rewards, "objective": spec.objective, "metrics": spec.metrics}
-    why = " and ".join([key for key, value in needed.items() if value] or ["env.restarts"])
-    return f"single copies of the environment step in place of env.vectorize={vectorize}: {why} needs them"
 
 
 def _describe_own_learner(config: RunConfig, space: Space, row: Capabilities | None) -> str | None:

@@ -13,6 +13,7 @@ from rltune.config.criteria import read_criteria
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import read_settings
 from rltune.config.validation import parse_config
+from rltune.envs.spec import specify_env
 from rltune.errors import ConfigError, StudyError, spell
 from rltune.formatting import flatten_settings, format_number, format_value, spell_command
 from rltune.ledger.sweep_ref import LATEST, SweepRef
@@ -23,7 +24,7 @@ from rltune.search.space import Space, name_values
 FROM_SWEEPS = "searcher.from_sweeps"
 SAME = (
     *("algo.class", "env.id", "env.kwargs", "env.wrappers", "env.policies"),
-    *("objective.kind", "objective.key", "objective.direction"),
+    *("objective.kind", "objective.key", "objective.direction", "objective.missing"),
 )
 """The settings that have to be equal so that the objectives of two sweeps can be compared."""
 
@@ -225,6 +226,8 @@ def _read_sweep(name: str, config: RunConfig) -> tuple[RunConfig, list[TrialReco
     for key in SAME:
         section, _, setting = key.partition(".")
         before, now = theirs[section].get(setting), ours[section].get(setting)
+        if key == "objective.key" and before == now is not None:  # A metric of the same name may be another number.
+            before, now = (specify_env(each.env, each.objective, each.metrics).objective for each in (settings, config))
         if before != now:
             raise ConfigError(
                 FROM_SWEEPS,

@@ -7,9 +7,10 @@ optimizes, and a report shows, what is certified.
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from rltune.envs.episode import EpisodeRecord
 from rltune.envs.objective import make_score
@@ -17,24 +18,7 @@ from rltune.envs.spec import LAST, EnvSpec
 from rltune.envs.step_count import read_reward
 from rltune.errors import RewardError
 
-
-def _find_larger(one: float, other: float) -> float:
-    """Return the larger of two numbers; NaN if one is NaN, whatever their order."""
-    return other if other > one or other != other else one
-
-
-def _find_smaller(one: float, other: float) -> float:
-    """Return the smaller of two numbers; NaN if one is NaN, whatever their order."""
-    return other if other < one or other != other else one
-
-
-_COMBINE: dict[str, Callable[[float, float], float] | None] = {
-    LAST: None,
-    "sum": operator.add,
-    "mean": operator.add,
-    "max": _find_larger,
-    "min": _find_smaller,
-}
+_SCALARS = frozenset((float, int, bool, np.bool_, np.float32, np.float64, np.int32, np.int64))
 
 
 def find_value(info: Mapping[str, Any], key: str) -> Any:
@@ -54,55 +38,20 @@ def list_keys(info: Mapping[str, Any]) -> list[str]:
 
 def read_number(value: Any) -> float:
     """Return the number in an info, which may be of any type of number, or an array of one; NaN if it is none."""
+    if type(value) in _SCALARS:
+        return float(value)
+    if isinstance(value, np.ndarray) and value.size == 1 and value.dtype.kind in "biuf":
+        return float(value.item())
     try:
         return read_reward(value)
     except RewardError:
         return math.nan
 
 
-class InfoReductions:
-    """Reduces values in the infos of an episode's steps to one number each.
-
-    Each number is read at its step: an environment may return the same dict at all of them.
-
-    Args:
-        reductions: How each key's values become one number, see `rltune.envs.spec.REDUCTIONS`.
-    """
-
-    def __init__(self, reductions: Mapping[str, str]) -> None:
-        self._keys = list(reductions)
-        self._parts = [(index, key, "." in key, _COMBINE[reductions[key]]) for index, key in enumerate(self._keys)]
-        self._means = [index for index, key in enumerate(self._keys) if reductions[key] == "mean"]
-        self.begin()
-
-    def begin(self) -> None:
-        """Begin an episode."""
-        self._values: list[float | None] = [None] * len(self._keys)
-        self._counts = [0] * len(self._keys)
-
-    def add(self, info: Mapping[str, Any]) -> None:
-        """Add a step."""
-        values = self._values
-        for index, key, is_nested, combine in self._parts:
-            value = info.get(key)
-            if value is None and (not is_nested or (value := find_value(info, key)) is None):
-                continue
-            number = value if type(value) is float else read_number(value)
-            before = values[index]
-            values[index] = number if before is None or combine is None else combine(before, number)
-            self._counts[index] += 1
-
-    def collect(self) -> dict[str, float]:
-        """Return the episode's numbers by key; NaN for one that no step had, or that is not finite."""
-        numbers = [math.nan if value is None else value for value in self._values]
-        for index in self._means:
-            numbers[index] /= max(1, self._counts[index])
-        finite = (number if math.isfinite(number) else math.nan for number in numbers)
-        return dict(zip(self._keys, finite, strict=True))
-
-
 class EpisodeMeter:
     """Measures one episode after another.
+
+    Each number of an info is read at its step: an environment may return the same dict at all of them.
 
     Args:
         spec: What the environment is, and what is measured in it.
@@ -115,7 +64,8 @@ class EpisodeMeter:
     def __init__(self, spec: EnvSpec) -> None:
         self._objective, self._metrics = spec.objective, tuple(spec.metrics)
         self._score = make_score(spec.objective)
-        self._infos = InfoReductions(spec.measured) if spec.measured else None
+        measured = spec.measured
+        self._parts = [(index, key, measured[key]) for index, key in enumerate(measured)]
         self.begin()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -129,18 +79,41 @@ class EpisodeMeter:
     def begin(self) -> None:
         """Begin an episode."""
         self.total, self.length = 0.0, 0
-        if self._infos:
-            self._infos.begin()
+        self._values: list[float | None] = [None] * len(self._parts)
+        self._counts = [1] * len(self._parts)  # How many values a sum has.
 
     def add(self, reward: float, info: Mapping[str, Any]) -> None:
-        """Add a step."""
-        self.total, self.length = self.total + reward, self.length + 1
-        if self._infos:
-            self._infos.add(info)
+        """Add a step. This is part of a hot loop, so that it calls few functions."""
+        self.total += reward
+        self.length += 1
+        values = self._values
+        for index, key, reduction in self._parts:
+            number = info.get(key)
+            if type(number) is not float:
+                if number is None and (number := find_value(info, key)) is None:
+                    continue
+                number = read_number(number)
+            if (before := values[index]) is None or reduction == LAST:
+                values[index] = number
+            elif reduction == "max":
+                # Once it is NaN it stays so, as a sum does.
+                if number > before or number != number:
+                    values[index] = number
+            elif reduction == "min":
+                if number < before or number != number:
+                    values[index] = number
+            else:
+                values[index] = before + number
+                self._counts[index] += 1
 
     def collect(self) -> dict[str, float]:
         """Return the numbers of the infos so far, by key; NaN for one that no step had, or that is not finite."""
-        return self._infos.collect() if self._infos else {}
+        numbers = {}
+        for index, key, reduction in self._parts:
+            number = math.nan if (value := self._values[index]) is None else value
+            number = number / self._counts[index] if reduction == "mean" else number
+            numbers[key] = number if math.isfinite(number) else math.nan
+        return numbers
 
     def describe(self, info: Mapping[str, Any]) -> EpisodeRecord:
         """Return what the episode is worth that has ended, or was cut, with the last step that was added.

@@ -17,7 +17,7 @@ from rltune.records import Direction
 
 Score = Callable[[float, int, Mapping[str, Any], Mapping[str, float]], float]
 """Computes an episode's score from its return, its length, the info of its last step, and its numbers by key of the
-infos (`rltune.envs.meter.InfoReductions`); NaN if it has no score."""
+infos (`rltune.envs.meter`); NaN if it has no score."""
 
 
 @dataclass(frozen=True)

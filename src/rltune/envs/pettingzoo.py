@@ -188,10 +188,11 @@ class TeamEnv:
     def step(self, actions: Mapping[str, Any]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Step all agents; the reward is the sum over the agents, and the episode ends when no agent is left.
 
-        The infos are those of the agents, by agent.
+        The observations are those of the agents that are left, who act next, and the infos those of all, by agent.
         """
         sent = {agent: to_python(self.action_space[agent], action) for agent, action in actions.items()}
         obs, rewards, _, _, infos = self._env.step(sent)
+        obs = {agent: obs[agent] for agent in self._env.agents} or obs
         return obs, sum(map(read_reward, rewards.values())), not self._env.agents, False, dict(infos)
 
 

@@ -88,8 +88,12 @@ class ShapedReward(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> Step:
         """Take a step, and return the shaped reward in place of the true one."""
-        obs, raw, terminated, truncated, info = read_step(self.env.step(action))
-        reward = read_reward(raw)
+        returned = self.env.step(action)
+        if type(returned) is not tuple or len(returned) != 5 or type(returned[4]) is not dict:
+            returned = read_step(returned)  # It refuses what is no step.
+        obs, reward, terminated, truncated, info = returned
+        if type(reward) is not float:
+            reward = read_reward(reward)
         if not (terminated or truncated):
             self._meter.add(reward, info)
             return obs, self._shape(reward) if self._is_shaping else reward, terminated, truncated, info

@@ -161,7 +161,12 @@ class EnvSpec:
     @property
     def needs_single_copies(self) -> bool:
         """Whether training steps copy by copy, as only that shapes rewards and puts records into infos."""
-        return bool(self.rewards or self.objective or self.metrics or self.restarts)
+        return bool(self.name_needs())
+
+    def name_needs(self) -> str:
+        """Name the settings for which copies are stepped one by one; empty if there are none."""
+        needed = {"env.rewards": self.rewards, "objective": self.objective, "metrics": self.metrics}
+        return " and ".join(key for key, value in {**needed, "env.restarts": self.restarts}.items() if value)
 
     @property
     def measured(self) -> dict[str, str]:

@@ -239,7 +239,7 @@ def check_env(spec: EnvSpec) -> EnvFacts:
         with call_guest("close"):
             close_env(env)
         raise
-    notes = [*leaves, *notes, *check_close(env)]
+    notes = [*leaves, *notes, *_list_native_notes(env, spec), *check_close(env)]
     return EnvFacts(*spaces, find_time_limit(env), mask, metadata, notes=tuple(notes), sources=sources)
 
 
@@ -257,6 +257,15 @@ def check_close(env: Any) -> list[str]:
             raise
         return [f"{fault.problem}; the episodes that were played count"]
     return []
+
+
+def _list_native_notes(env: Any, spec: EnvSpec) -> list[str]:
+    """Return a note if training leaves the environment's own vector version out, because single copies are needed."""
+    is_atari = spec.id.startswith("ale_py:")  # It has the standard wrappers in itself, and shapes rewards.
+    needs = (replace(spec, rewards={}) if is_atari else spec).name_needs()
+    if not needs or (spec.wrappers and not is_atari) or not getattr(env.spec, "vector_entry_point", None):
+        return []
+    return [f"copies of {spec.id} step one by one, and not in its own vector version: {needs} needs that"]
 
 
 def _check_spaces(env: Any) -> None:

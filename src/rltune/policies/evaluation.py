@@ -426,7 +426,10 @@ def _play(
 
         def step(index: int, action: Any) -> Any:
             try:
-                returned = read_step(envs[index].step(to_python(envs[index].action_space, action)))
+                env = envs[index]
+                # Several agents' actions are converted one by one, as some of the agents may have left.
+                sent = action if isinstance(env, TeamEnv) else to_python(env.action_space, action)
+                returned = read_step(env.step(sent))
                 observation, reward, terminated, truncated, info = returned
                 if reader := readers[index]:
                     masks[index] = reader.read(observation, info, is_over=bool(terminated or truncated))
