@@ -16,7 +16,7 @@ from informing import METRICS
 from rltune.envs.build import is_plain, make_training_env
 from rltune.envs.episode import RECORD, EpisodeRecord
 from rltune.envs.facts import EnvFacts
-from rltune.envs.meter import EpisodeMeter, average
+from rltune.envs.meter import EpisodeMeter, average, list_keys
 from rltune.envs.spec import EnvSpec, name_metric, parse_metrics, spec_of, specify_env
 from rltune.envs.validation import check_env
 from rltune.errors import ConfigError
@@ -116,7 +116,12 @@ def test_final_infos_of_vector_environments_have_records(kind: Any) -> None:
 def test_means_leave_out_episodes_without_a_number() -> None:
     records = [EpisodeRecord(metrics=(1.0, math.nan)), EpisodeRecord(metrics=(3.0, math.nan))]
     assert average(records, ["a", "b"]) == {"a": (2.0, 2), "b": (pytest.approx(math.nan, nan_ok=True), 0)}
-    assert average(records[:0], ["a"]) == {}
+    assert average([records[0], EpisodeRecord()], ["a"]) == {"a": (1.0, 1)}
+    assert average([], ["a"]) == {"a": (pytest.approx(math.nan, nan_ok=True), 0)}
+
+
+def test_the_keys_of_infos_are_listed_with_points() -> None:
+    assert list_keys({"a": 1, 2: 3, "b": {"c": {"d": 1}, "e": 2}}) == ["a", "2", "b.c.d", "b.e"]
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from rltune.policies.policy import load_playable
 from rltune.policies.rllib_policy import REASON_FILE
 from rltune.policies.uri import Source
 from rltune.trial.algorithm_runner import AlgorithmRunner
+from rltune.trial.metrics import merge_seeds
 from tests.envs.test_actions import list_numbers
 from tests.trial.informed import run_informing
 
@@ -504,6 +505,26 @@ def test_metrics_are_the_same_however_copies_are_stepped(
     counts = progress.episodes_with
     assert counts["episode/speed"] == progress.recent_episodes
     assert 0 < counts["episode/rare"] <= progress.recent_episodes / 3 + 1
+
+
+@pytest.mark.parametrize("missing", [None, -1.0])
+def test_episodes_without_the_objectives_key_fail_no_trial(
+    request_of: Callable[..., Any], missing: float | None
+) -> None:
+    """Every third episode alone has it, as the check's has: the others are left out, or count as is set."""
+    words = ("objective.kind=info", "objective.key=rare", f"objective.missing={'null' if missing is None else missing}")
+    runner = run_informing(request_of, *words)
+    try:
+        progress = runner.train()
+    finally:
+        runner.stop()
+    report = merge_seeds([progress], 0.0)
+    if missing is None:
+        assert report["score"] == report["episode/rare"] >= 3.0
+        assert 0 < report["scored_episodes"] < report["recent_episodes"] / 2
+    else:
+        assert report["score"] < report["episode/rare"]
+        assert "scored_episodes" not in report
 
 
 @pytest.mark.parametrize("plain", [True, False])

@@ -144,11 +144,17 @@ def test_metrics_are_means_over_the_seeds_that_have_them() -> None:
     report = merge_seeds([replace(one, scored_episodes=4), other], 0.0)
     assert (report["episode/rare"], report["episode/speed"]) == (6.0, 2.0)
     assert (report["episodes_with/rare"], report["episodes_with/speed"], report["recent_episodes"]) == (2, 9, 9)
-    assert "episodes_with/score" not in report
+    assert "scored_episodes" not in report
     logged = select_logged(report)
     assert {"episode/rare", "episodes_with/rare", "recent_episodes"} <= logged.keys()
-    assert merge_seeds([one, other], 0.0)["episodes_with/score"] == 5
+    assert merge_seeds([one, other], 0.0)["scored_episodes"] == 5
     assert "recent_episodes" not in merge_seeds([Progress(1, 1, 1.0, recent_episodes=3, scored_episodes=3)], 0.0)
+
+
+def test_a_metric_of_the_name_score_counts_no_scores() -> None:
+    progress = Progress(1, 9, 1.0, metrics={"episode/score": 1.0}, episodes_with={"episode/score": 2})
+    report = merge_seeds([replace(progress, recent_episodes=4, scored_episodes=4)], 0.0)
+    assert (report["episodes_with/score"], "scored_episodes" in report) == (2, False)
 
 
 def test_no_score_is_not_replaced_by_the_return() -> None:

@@ -33,7 +33,9 @@ def find_value(info: Mapping[str, Any], key: str) -> Any:
 def list_keys(info: Mapping[str, Any]) -> list[str]:
     """List the keys of an info, with points for those of the infos in it."""
     nested = {key: list_keys(value) for key, value in info.items() if isinstance(value, Mapping)}
-    return [name for key in info for name in ([f"{key}.{part}" for part in nested[key]] if key in nested else [key])]
+    return [
+        name for key in info for name in ([f"{key}.{part}" for part in nested[key]] if key in nested else [str(key)])
+    ]
 
 
 def read_number(value: Any) -> float:
@@ -136,9 +138,9 @@ def average(records: Sequence[EpisodeRecord], names: Sequence[str]) -> dict[str,
         records: The episodes.
         names: The metrics of which the records have the values, in their order.
     """
-    columns = zip(*(record.metrics for record in records), strict=True)
     means = {}
-    for name, column in zip(names, columns, strict=False):
-        present = [value for value in column if value == value]
+    for index, name in enumerate(names):
+        # An env runner of the user's may leave no records.
+        present = [value for record in records if record.metrics and not math.isnan(value := record.metrics[index])]
         means[name] = (sum(present) / len(present) if present else math.nan, len(present))
     return means

@@ -88,22 +88,20 @@ class ShapedReward(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> Step:
         """Take a step, and return the shaped reward in place of the true one."""
-        returned = self.env.step(action)
-        if type(returned) is not tuple or len(returned) != 5 or type(returned[4]) is not dict:
-            returned = read_step(returned)  # It refuses what is no step.
-        obs, reward, terminated, truncated, info = returned
+        obs, reward, terminated, truncated, info = read_step(self.env.step(action))
         if type(reward) is not float:
             reward = read_reward(reward)
         if not (terminated or truncated):
             self._meter.add(reward, info)
             return obs, self._shape(reward) if self._is_shaping else reward, terminated, truncated, info
-        failed: EpisodeRecord = info.get(RECORD) or EpisodeRecord()
-        if failed.cut:
+        failed: EpisodeRecord | None = info.get(RECORD)
+        if failed and failed.cut:
             record = failed._replace(total=self._meter.total, length=self._meter.length)
         else:
             self._meter.add(reward, info)
             reward = self._shape(reward) if self._is_shaping else reward
-            record = self._meter.describe(info)._replace(restarts=failed.restarts, fault=failed.fault)
+            record = self._meter.describe(info)
+            record = record._replace(restarts=failed.restarts, fault=failed.fault) if failed else record
         self._discounted = 0.0
         # The environment may return the same dict at each step, so the record goes into a copy.
         return obs, reward, terminated, truncated, {**info, RECORD: record}

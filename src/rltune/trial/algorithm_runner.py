@@ -185,7 +185,13 @@ class AlgorithmRunner:
         self._evaluated += OFFLINE_EPISODES
         values = zip(*evaluation.metrics.values(), strict=True) if evaluation.metrics else itertools.repeat(())
         return [
-            EpisodeRecord(score, length, score, metrics=tuple(math.nan if value is None else value for value in row))
+            # What an episode without a score has returned is not known.
+            EpisodeRecord(
+                0.0 if math.isnan(score) else score,
+                length,
+                score,
+                metrics=tuple(math.nan if value is None else value for value in row),
+            )
             for score, length, row in zip(evaluation.returns, evaluation.lengths, values, strict=False)
         ]
 

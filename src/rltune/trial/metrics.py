@@ -53,10 +53,11 @@ LEARNER = "learner/"
 """Prefix of the learner's statistics in a report and in MLflow."""
 
 EPISODES_WITH = "episodes_with/"
-"""Prefix of the number of recent episodes that have a metric of the user's own, or a score."""
+"""Prefix of the number of recent episodes that have a metric of the user's own."""
 
-RECENT = "recent_episodes"
-"""The number of episodes of which a report has the means; reported where some of them may lack a number."""
+RECENT, SCORED = "recent_episodes", "scored_episodes"
+"""The number of episodes of which a report has the means, reported where some of them may lack a number, and how many
+of them have a score, reported where some have none."""
 
 
 class _Number(NamedTuple):
@@ -203,10 +204,10 @@ def merge_seeds(seeds: Sequence[Progress], train_s: float) -> dict[str, Any]:
         report[name] = statistics.fmean(present) if present else math.nan
         counts = [seed.episodes_with[name] for seed in seeds if name in seed.episodes_with]
         report |= {EPISODES_WITH + name.removeprefix(EPISODE): sum(counts)} if counts else {}
-    num_recent, num_scored = (sum(getattr(seed, name) for seed in seeds) for name in (RECENT, "scored_episodes"))
+    num_recent, num_scored = (sum(getattr(seed, name) for seed in seeds) for name in (RECENT, SCORED))
     if num_scored < num_recent:
-        report[f"{EPISODES_WITH}score"] = num_scored
-    if any(name.startswith(EPISODES_WITH) for name in report):
+        report[SCORED] = num_scored
+    if num_scored < num_recent or any(name.startswith(EPISODES_WITH) for name in report):
         report[RECENT] = num_recent
     return report
 
@@ -269,4 +270,6 @@ def make_report(result: Mapping[str, Any]) -> Report:
 def select_logged(report: Mapping[str, Any]) -> dict[str, float]:
     """Select the metrics of a report that MLflow shows."""
     prefixes = (LEARNER, EPISODE, EPISODES_WITH)
-    return {name: value for name, value in report.items() if name in (*METRICS, RECENT) or name.startswith(prefixes)}
+    return {
+        name: value for name, value in report.items() if name in (*METRICS, RECENT, SCORED) or name.startswith(prefixes)
+    }

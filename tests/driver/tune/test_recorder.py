@@ -563,7 +563,7 @@ def test_no_episode_has_ended_is_noted_once_and_early(trials):
     assert (record.state, "each of 4 copies has taken 250 steps" in record.stop_reason) == ("FAIL", True)
 
 
-UNSCORED = {"episodes": 40, "recent_episodes": 20, "episodes_with/score": 0}
+UNSCORED = {"episodes": 40, "recent_episodes": 20, "scored_episodes": 0}
 
 
 def test_a_trial_whose_episodes_have_no_score_says_what_to_type(trials):
@@ -579,7 +579,7 @@ def test_a_trial_whose_episodes_have_no_score_says_what_to_type(trials):
 def test_episodes_without_a_score_are_noted_once(trials):
     first, second = trials.begin(), trials.begin()
     for trial in (first, second):
-        trials.report(trial, 100, 5.0, **UNSCORED | {"episodes_with/score": 15})
+        trials.report(trial, 100, 5.0, **UNSCORED | {"scored_episodes": 15})
     (note,) = trials.sweep.console.notes
     assert "15 of 20" in note
     assert "objective.missing=0" in note

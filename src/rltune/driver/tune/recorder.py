@@ -33,7 +33,7 @@ from rltune.ledger.disk_full import DISK_FULL, is_disk_full
 from rltune.ledger.lease import LeaseLostError
 from rltune.ledger.trial_table import CHECKPOINTS
 from rltune.records import TRIALS, WHOLE_BUDGET, CheckpointRecord, TrialRecord, trial_dir_of
-from rltune.trial.metrics import EPISODES_WITH, RECENT, is_report, make_report
+from rltune.trial.metrics import RECENT, SCORED, is_report, make_report
 from rltune.trial.recent_episodes import explain_no_episode, explain_no_score
 
 if TYPE_CHECKING:
@@ -226,13 +226,13 @@ class Recorder(Callback):
 
     def _note_unscored(self, result: Mapping[str, Any]) -> None:
         """Note once that some episodes have no score, because their infos lack what the objective reads."""
-        num_scored, num_recent = result.get(f"{EPISODES_WITH}score"), result.get(RECENT)
+        num_scored, num_recent = result.get(SCORED), result.get(RECENT)
         if self._has_noted_unscored or not num_scored:
             return
         self._has_noted_unscored = True
         key = self._plan.build.env.objective.get("key")
         self.sweep.console.note(
-            f"{num_scored} of {num_recent} episodes have a score, as {EPISODES_WITH}score counts. The others' infos "
+            f"{num_scored} of {num_recent} episodes have a score, as {SCORED} counts. The others' infos "
             f"lack {key} (objective.key), so that they are left out; objective.missing=0 counts each of them as 0"
         )
 
