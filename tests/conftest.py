@@ -37,7 +37,7 @@ from xdist.scheduler import LoadGroupScheduling
 
 from rltune import probe
 from rltune.driver import plan
-from rltune.envs.validation import check_env
+from rltune.envs.validation import check_envs
 from rltune.ledger import database
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -106,7 +106,7 @@ OmegaConf.load = _parse_yaml_once  # type: ignore[method-assign,assignment]
 omegaconf.base.parse = functools.cache(omegaconf.base.parse)  # Likewise each interpolation.
 
 # In a process of its own, each of some hundred plans would import Gymnasium, and know no environment of a test's.
-plan.examine_env = probe.examine_env = lambda spec, stall_s, meanwhile=None: check_env(spec)
+plan.examine_env = probe.examine_env = lambda spec, stall_s, meanwhile=None, corners=(): check_envs(spec, corners)
 
 compose_once()
 database.create_engine = create_sharing_engine

@@ -261,6 +261,30 @@ def test_what_an_error_advises_works_when_it_is_typed(line):
     assert again is None or again.key not in answered, (error.fix, str(again))
 
 
+# How users of Ray Tune end a trial at a return.
+STOPS = {
+    "stop={episode_return_mean: 475}": "budget.target=475",
+    "stop={env_runners/episode_return_mean: 475}": "budget.target=475",
+    "+stop={env_runners/episode_return_mean: 475.0, training_iteration: 10}": "budget.target=475",
+    "stop.episode_reward_mean=475": "budget.target=475",
+    "+stop.env_runners.episode_return_mean=-110": "budget.target=-110",
+    "stop_reward=475": "budget.target=475",
+    "budget.stop_reward=475": "budget.target=475",
+    "stop={timesteps_total: 20000}": "budget.env_steps=20000",
+    "stop={training_iteration: 10}": "budget.env_steps=100000",
+    "stop=none": "budget.target=475",
+    "patience=5": "budget.plateau=5",
+}
+
+
+@pytest.mark.parametrize("word", STOPS)
+def test_a_stop_at_a_return_leads_to_the_target(word):
+    error = refuse(word)
+    assert error is not None
+    assert read_advice(error.fix) == [STOPS[word]]
+    assert refuse(STOPS[word]) is None
+
+
 def test_a_typo_leaves_nothing_behind(tmp_path):
     refuse("hydra.run.dir=made")
     assert os.listdir(tmp_path) == []

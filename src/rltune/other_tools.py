@@ -66,13 +66,36 @@ _SETTINGS = {
     **_replace("load_if_exists", "auto: the same command continues the sweep of this name", "name=mine resume=auto"),
     **_replace(
         "stop",
-        "a trial ends after budget.env_steps, or when the scheduler stops it; no return ends a trial or a sweep",
+        "a trial ends after budget.env_steps, once its score holds budget.target, after budget.plateau reports without "
+        "a better score, or when the scheduler stops it",
+        "budget.target=475",
+    ),
+    # Of a mapping, its first entry is looked up.
+    **_rename(
+        "stop.episode_return_mean stop.episode_reward_mean stop.score stop.mean_reward stop_reward stop_value "
+        "reward_threshold return_threshold target_reward target_return target_score",
+        "budget.target",
+    ),
+    **_rename("patience early_stopping_patience max_no_improvement_evals num_results_without_improvement", "plateau"),
+    **_rename(
+        "stop.timesteps_total stop.num_env_steps_sampled_lifetime stop.num_env_steps_sampled stop_timesteps",
+        "budget.env_steps",
+    ),
+    **_replace(
+        "stop.training_iteration stop_iters max_iterations",
+        "environment steps, of which an iteration has as many as its batch",
         "budget.env_steps=100000",
     ),
+    **_replace("stop.time_total_s", "seconds of the whole sweep", "budget.wall_time_s=3600"),
     **_replace(
         "metric episode_reward_mean",
         "return, the mean of whole episodes, which is the default; info takes a value of an episode's last info",
         "objective.kind=return",
+    ),
+    **_replace(
+        "info_keywords custom_metrics episode_metrics",
+        "keys of the infos, each with how an episode's values become one number",
+        "metrics=[is_success]",
     ),
     **_replace("time_attr", "nothing: all trials report at the same environment steps", "leave {key} out"),
     **_replace("fail_fast raise_on_failed_trial", "how many failures in a row end a sweep", "failures.stop_after=1"),
@@ -102,7 +125,9 @@ _SETTINGS = {
         "leave {key} out",
     ),
     **_replace(
-        "callbacks callbacks_class callback", f"a tracker of your own, or {_OWN_CONFIG}", "tracking.kinds=[mlflow]"
+        "callbacks callbacks_class callback",
+        f"a tracker of your own, metrics in infos, or {_OWN_CONFIG}",
+        "metrics=[is_success]",
     ),
     # Schedulers of Ray Tune and pruners of Optuna.
     **_replace(

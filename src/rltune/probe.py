@@ -32,7 +32,7 @@ from rltune.config.schema import ClusterConfig, ProbeConfig
 from rltune.config.validation import check_pair
 from rltune.envs.facts import EnvFacts
 from rltune.envs.spec import spec_of
-from rltune.envs.validation import check_rewards, examine_env
+from rltune.envs.validation import examine_env
 from rltune.errors import ResourceError, RltuneError, describe_exception, spell
 from rltune.formatting import format_count, format_number, spell_command
 from rltune.search.space import Space, parse_space
@@ -225,22 +225,16 @@ def list_values(config: ProbeConfig, cpus: int) -> dict[str, list[int]]:
 
     Raises:
         ResourceError: Not even the smallest values fit the machine.
-        ConfigError: The environment cannot shape rewards.
     """
-    spec, env_runners = spec_of(config.env), config.env_runners
-    check_rewards(spec, config.env.vectorize)
+    env_runners = config.env_runners
     if env_runners is None:
         # Numbers of env runners to try: powers of two that leave one CPU for the trial's process.
         env_runners = [0, *(2**n for n in range(cpus.bit_length()) if 2**n < cpus)]
     values = {"envs": config.widths, "env_runners": env_runners, "threads": config.threads}
-    if spec.rewards:
-        # Rewards are shaped only in the trial's own process, so there are no env runners.
-        values["env_runners"] = [number for number in env_runners if number == 0]
     if not values["env_runners"] or min(values["env_runners"]) + min(config.threads) > cpus:
         raise ResourceError(
             f"with threads={spell(config.threads)} cannot run here",
-            f"at most {format_number(cpus, 'CPU')} for a trial, one for each env runner and each thread; "
-            "no env runner with shaped rewards (env.rewards)",
+            f"at most {format_number(cpus, 'CPU')} for a trial, one for each env runner and each thread",
             "env_runners=[0] threads=[1]",
             key="env_runners",
             value=env_runners,

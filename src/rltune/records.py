@@ -6,7 +6,7 @@ Typed, and without behaviour beyond reading themselves. Imports nothing of rltun
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -19,6 +19,9 @@ STOP, ENQUEUE, RETRY = "stop", "enqueue", "retry"
 
 WHOLE_BUDGET = "whole budget"
 """Why a COMPLETE trial has ended."""
+
+TARGET_HELD, PLATEAU = "budget.target held at two reports", "no better score in budget.plateau reports"
+"""Why a COMPLETE trial has ended before its budget was spent, see `rltune.config.early_end`."""
 
 OUT_OF_MEMORY = "out of memory on its GPU"
 """Prefix of the failure reason of a trial that needs more of a GPU's memory than it can get."""
@@ -200,7 +203,11 @@ class TrialRecord:
         key: What makes two runs of a certification the same; None for a trial of the search.
         of_trial: The trial that a run of a certification retrains; None for the baseline, and for a trial.
         seed_index: Which of the certification's seeds a run has, from 0; None for a trial.
-        returns: The returns of the episodes that a run of the certification played at its end.
+        returns: The returns of the episodes that a run of the certification played at its end, in the environment in
+            which results are reported.
+        choice_returns: Those of the episodes in ``score.env``, by which runs are chosen; empty if ``returns`` are.
+        metrics: The user's own metrics of the reported episodes, by their names in reports; None in one whose infos
+            lack it.
         cause: Who failed, as whoever saw the failure says, such as ``environment`` (`rltune.errors.Cause`); None if it
             has not failed.
         parent: The trial and the checkpoint from which it was forked; None, as no version forks trials yet.
@@ -235,6 +242,8 @@ class TrialRecord:
     of_trial: int | None = None
     seed_index: int | None = None
     returns: tuple[float, ...] = ()
+    choice_returns: tuple[float, ...] = ()
+    metrics: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
     cause: str | None = None
     parent: Mapping[str, Any] | None = None
     schedule: Mapping[str, Any] | None = None
@@ -247,6 +256,11 @@ class TrialRecord:
     def is_infeasible(self) -> bool:
         """Whether its parameter values can never win, because training diverged or no GPU has enough memory."""
         return self.diverged or (self.state == "FAIL" and (self.stop_reason or "").startswith(OUT_OF_MEMORY))
+
+    @property
+    def target_steps(self) -> int | None:
+        """The environment steps at which its score had held ``budget.target``; None if it did not."""
+        return max(self.reports) if self.state == "COMPLETE" and self.stop_reason == TARGET_HELD else None
 
     def can_be_retried(self, env_steps: int) -> bool:
         """Return whether the trial failed before its budget was used up; otherwise a retry would train nothing."""

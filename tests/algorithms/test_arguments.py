@@ -17,6 +17,7 @@ from rltune.algorithms.arguments import (
     count_gpus,
     list_arguments,
     locate_argument,
+    name_arguments,
     values_of,
 )
 from rltune.compose.composing import conf_dir
@@ -420,3 +421,51 @@ def test_a_modules_overrides_make_no_argument_ambiguous(algo):
     made = algo()
     made["rl_module"]["algorithm_config_overrides_per_module"] = {"shared": {"lr": 1e-3}}
     assert locate_argument(made, "lr") == ("training", "lr")
+
+
+ENV = {"id": "CartPole-v1", "kwargs": {"gamma": 1, "frame_skip": 1, "names": ["a", "b"]}}
+
+
+def test_an_environments_argument_is_named_by_its_path(algo):
+    """The algorithm's bounds are not those of an argument of the same name."""
+    file = name_arguments(algo(), ENV)
+    space = build_search_space(file, {"gamma": 0.9, "env": {"kwargs": {"gamma": ["choice", 5, [[0, 1], [2, 3]]]}}})
+    check_values(file, space)
+    assert locate_argument(file, "env.kwargs.gamma") == ("env", "kwargs", "gamma")
+    assert locate_argument(file, "gamma") == ("training", "gamma")
+    names = ("env.kwargs.gamma", "train_env.kwargs.gamma", "env.rewards.clip")
+    assert values_of(file, names) == dict(zip(names, (1, 1, None), strict=True))
+    assert apply_params(algo(), {"gamma": 0.9, "env.kwargs.gamma": 5})["training"]["gamma"] == 0.9
+    assert build_search_space(file, {"env.kwargs.names": ["b", "c"]}).fixed == {"env.kwargs.names": ["b", "c"]}
+
+
+@pytest.mark.parametrize("parent", ["lr", "env.kwargs.gamma"])
+def test_conditions_name_an_environments_arguments(algo, parent):
+    file = name_arguments(algo(), ENV)
+    raw = {"env.kwargs.frame_skip": ["when", {parent: 2}, ["choice", 1, 4]], "lr": ["choice", 1, 2]}
+    space = build_search_space(file, raw)
+    assert space.idle == ({} if parent == "lr" else {"env.kwargs.frame_skip": "env.kwargs.gamma is 1"})
+    raw |= {"env.kwargs.gamma": ["choice", 1, 2], "lr": ["when", {"env.kwargs.gamma": [1]}, ["choice", 1, 2]]}
+    points = {tuple(point.items()) for point in build_search_space(file, raw).corners()}
+    if parent == "lr":
+        assert (("env.kwargs.gamma", 1), ("lr", 2), ("env.kwargs.frame_skip", 4)) in points
+        assert (("env.kwargs.gamma", 2),) in points
+    else:
+        assert (("env.kwargs.gamma", 2), ("env.kwargs.frame_skip", 4)) in points
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [
+        ("env.kwargs.repeat", "+env.kwargs.repeat=2"),
+        ("train_env.kwargs.repeat", "+env.kwargs.repeat=2"),
+        ("repeat", "'+space.env.kwargs.repeat=[...]' with +env.kwargs.repeat=VALUE"),
+        ("frame_skip", "'+space.env.kwargs.frame_skip=[...]'"),
+    ],
+)
+def test_an_argument_of_the_environment_is_refused_with_its_name(algo, name, fix):
+    file = name_arguments(algo(), ENV)
+    with pytest.raises(ConfigError) as refused:
+        values_of(file, build_search_space(file, {name: ["choice", 2, 4]}).names)
+    assert refused.value.key == f"space.{name}"
+    assert refused.value.fix.endswith(fix)

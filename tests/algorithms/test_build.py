@@ -165,3 +165,22 @@ def test_the_processes_of_several_seeds_fit_into_the_share_of_one(algo, replicat
     made = build_config(make_build(own, CARTPOLE, gpus=2, replicates=replicates), {}, 0)
     for part in (made.num_cpus_per_env_runner, made.num_cpus_per_learner, made.num_gpus_per_learner):
         assert 0.99 < round(part, 4) * replicates <= 1.0
+
+
+def test_an_environments_arguments_are_set_for_the_policy_or_for_learning(algo):
+    spec = EnvSpec("knobs:Knobs-v0", {"repeat": 1, "weight": 1.0})
+    build = make_build(algo("ppo") | {"normalise": ["observations"]}, spec)
+    params = {"lr": 1e-3, "env.kwargs.repeat": 4, "train_env.kwargs.weight": 100.0}
+    made = build.with_params(params)
+    assert made.with_params({}) == made
+    assert (made.env.kwargs, made.training_env.kwargs) == (
+        {"repeat": 4, "weight": 1.0},
+        {"repeat": 4, "weight": 100.0},
+    )
+    assert made.env.normalise_observations
+    assert made.training_env.normalise_observations
+    assert made.algo["training"]["lr"] == 1e-3
+    alike = build.with_params({"env.kwargs.repeat": 4, "train_env.kwargs.weight": 1.0})
+    assert alike.train_env is None
+    assert build.with_params({"env.rewards.scale": 0.1}).env.rewards == {"scale": 0.1}
+    assert build_config(build, params, 0).env_config == {"repeat": 4, "weight": 100.0}

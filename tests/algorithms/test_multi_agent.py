@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
@@ -9,6 +11,7 @@ from plans import preflight
 
 from rltune.algorithms.multi_agent import ParallelEnvAdapter
 from rltune.driver.plan import make_plan
+from rltune.envs.episode import RECORD
 from rltune.envs.spec import EnvSpec
 from rltune.errors import ConfigError
 
@@ -44,6 +47,23 @@ def test_an_episode_ends_when_its_agents_end_differently():
     _, rewards, terminated, truncated, _ = env.step({})
     assert rewards == {"a": 1.0, "b": 2.0}
     assert terminated["__all__"] or truncated["__all__"]
+
+
+def test_agents_have_one_record_of_their_episode():
+    class Informing(Parting):
+        def step(self, actions):
+            return *super().step(actions)[:4], {"a": {"goals": 2}, "b": {}}
+
+    metrics = {"a.goals": "sum", "b.goals": "sum"}
+    env = ParallelEnvAdapter(Informing(), EnvSpec("informing", policies="shared", metrics=metrics))
+    env.reset(seed=0)
+    *_, infos = env.step({})
+    records = {info[RECORD] for info in infos.values()}
+    assert (len(infos), len(records)) == (2, 1)
+    (record,) = records
+    assert record[:3] == (3.0, 1, 3.0)
+    assert record.metrics[0] == 2.0
+    assert math.isnan(record.metrics[1])
 
 
 def test_agents_see_and_do_what_networks_take():

@@ -56,3 +56,9 @@ def test_a_condition_on_what_is_normalised_follows():
 def test_values_keep_the_rest():
     values = {"normalise": ["observations", "rewards"], "lr": 1e-3}
     assert remove_from_values(values, ["rewards"]) == {"normalise": ["observations"], "lr": 1e-3}
+
+
+def test_conditions_on_what_is_normalised_are_found_below_env():
+    condition = ["when", {"normalise": ["observations", "rewards"]}, ["choice", 1, 2]]
+    left = remove_from_space({"env": {"kwargs": {"repeat": condition}}}, ["observations"])
+    assert left == {"env.kwargs.repeat": ["when", {"normalise": ["rewards"]}, ["choice", 1, 2]]}

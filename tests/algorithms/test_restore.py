@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+import json
 
-from rltune.algorithms.restore import load_algorithm
+import pytest
+from ray.tune.registry import ENV_CREATOR, _global_registry
+
+from rltune.algorithms.restore import _register_environment, load_algorithm
+from rltune.envs.spec import EnvSpec
 from rltune.errors import PolicyError
+from rltune.policies.rllib_policy import INFO_FILE
 
 
 def test_an_algorithm_can_be_trained_on(checkpoint, outputs):
@@ -22,3 +27,14 @@ def test_a_checkpoint_with_pickles_from_elsewhere_needs_trust(checkpoint, store)
         load_algorithm("models:/cartpole-ppo@champion")
     with pytest.raises(PolicyError, match=str(checkpoint)):
         load_algorithm(checkpoint)
+
+
+def test_both_environments_of_a_policy_are_registered(tmp_path):
+    """RLlib's checkpoint names the one that the policy has learned in."""
+    judged, learned_in = (EnvSpec("knobs:Knobs-v0", {"weight": weight}) for weight in (1.0, 100.0))
+    about = {"env": judged.to_dict(), "train_env": learned_in.to_dict()}
+    (tmp_path / INFO_FILE).write_text(json.dumps(about))
+    _register_environment(tmp_path / "algorithm")
+    for spec in (judged, learned_in):
+        name = "rltune:" + json.dumps(spec.to_dict(), sort_keys=True)
+        assert _global_registry.get(ENV_CREATOR, name).spec == spec

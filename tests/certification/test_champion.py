@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,13 +19,14 @@ from rltune.certification.champion import (
     _make_tags,
     _open_model,
     _rank,
+    _set_searched,
     register_champion,
 )
 from rltune.certification.finalists import EVALUATION_SEED, Finalist
 from rltune.certification.result import Certification, CertifiedPolicy, Configuration, SeedResult, judge_configurations
 from rltune.certification.selection import Player
 from rltune.config.schema import EnvConfig, ObjectiveConfig, RewardsConfig
-from rltune.envs.spec import specify_env
+from rltune.envs.spec import EnvSpec, specify_env
 from rltune.formatting import format_objective
 from rltune.policies.evaluation import evaluate
 from rltune.policies.policy import load_policy
@@ -216,3 +218,39 @@ def test_a_champion_that_a_resume_registers_again_is_still_called_one(tmp_path: 
     assert model is not None
     assert (model["champion"], model["uri"]) == (True, champion(450.0).uri)
     assert model["why"] == "as before"
+
+
+OURS = EnvSpec("knobs:Knobs-v0", {"repeat": 1, "split": "test"}, max_copies=3)
+
+
+@pytest.mark.parametrize(
+    "searched",
+    [{"wrappers.TimeLimit.kwargs.x": 1}, {"kwargs.repeat": "${oc.env:SECRET}"}, {"id": "os:Knobs-v0"}, ["kwargs"], 3],
+)
+def test_a_champion_names_nothing_that_its_comparison_runs(searched: Any) -> None:
+    env = _set_searched(OURS, searched)
+    assert env is None or env == OURS
+
+
+def test_a_champion_with_other_arguments_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is of the same environment, as its tag says, but was scored on another number of episodes."""
+    challenger = replace(candidate(6.0), env=OURS)
+    tags = {"rltune.env_digest": OURS.digest, "rltune.episodes": "7 others"}
+
+    class Files(ModelRegistry):
+        def fetch(self, model: RegisteredModel, folder: Path) -> Path:
+            return folder
+
+    class Plays(Player):
+        def start(self, function: str, **arguments: Any) -> Any:
+            self.env = arguments["env"]
+
+        def finish_evaluation(self, *_: Any) -> Evaluation:
+            return Evaluation((5.0,), (1,), 5.0, 0.0, 5.0, None, None, 5.0, 5.0)
+
+    trained = replace(OURS, kwargs={"repeat": 4, "split": "train"}).to_dict()
+    info = {"env": trained, "searched": {"kwargs.repeat": 4}}
+    monkeypatch.setattr("rltune.policies.policy.load_policy", lambda _: SimpleNamespace(info=info))
+    player = Plays()
+    assert _compare(challenger, champion(5.0, **tags), Files("no://registry"), player)[0]
+    assert player.env["kwargs"] == {"repeat": 4, "split": "test"}

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import wait
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 import pytest
@@ -23,15 +23,16 @@ from rltune.certification.finalists import (
     describe_winner,
     rank_finalists,
 )
-from rltune.certification.result import Configuration, SeedResult, judge_configurations
+from rltune.certification.result import Certification, Configuration, SeedResult, judge_configurations
 from rltune.certification.selection import FinalEvaluation, Player, measure_policies
 from rltune.checkpoints.store import open_store
+from rltune.config.early_end import EarlyEnd
 from rltune.envs.child import CallGivenUpError, Child
 from rltune.envs.guest import call_guest
 from rltune.envs.objective import Objective
 from rltune.errors import Cause, GuestError, RltuneError
 from rltune.policies.result import Evaluation
-from rltune.records import Direction, RunKey, TrialRecord
+from rltune.records import TARGET_HELD, Direction, RunKey, TrialRecord
 from rltune.statistics import mean_interval
 
 # What each trial's policy plays, and what its search believed.
@@ -365,3 +366,80 @@ def test_finalists_act_by_sampling_where_that_is_better(tmp_path: Path, lines: l
     assert played == [tmp_path / "kept"] * 2, "to choose, and to measure"
     assert (describe_winner(winner, tmp_path, []) or {})["acting"] == decision
     assert any("-12" in line and "-200" in line for line in lines)
+
+
+VALIDATION, TEST = {"kwargs": {"split": "validation"}}, {"kwargs": {"split": "test"}}
+
+
+class Split:
+    """Another process, in which each trial is worth something else on each part of the data."""
+
+    WORTH: ClassVar = {0: (1.0, 30.0), 1: (3.0, 10.0), 2: (2.0, 20.0)}
+
+    def __init__(self) -> None:
+        self.played: list[tuple[int, str, int]] = []
+        self.acting_envs: list[Any] = []
+
+    def call(self, function: str, arguments: Any, **_: Any) -> Any:
+        number = int(re.findall(r"trials/(\d+)", arguments["folder"])[0])
+        if function.endswith(":choose_acting"):
+            self.acting_envs.append(arguments["env"])
+            return None
+        part = arguments["env"]["kwargs"]["split"]
+        self.played.append((number, part, arguments["seed"]))
+        return evaluation_of(self.WORTH[number][part == "test"], arguments["episodes"]).to_dict()
+
+
+def test_validation_chooses_and_the_test_measures(tmp_path: Path, lines: list[str]) -> None:
+    """The champion is compared by the test, too, on the episodes that are the same in every sweep."""
+    split = Split()
+    player = Player(1, lambda: split)  # type: ignore[arg-type, return-value]
+    finals = FinalEvaluation(
+        open_store(tmp_path), 3, 20, player, None, choice_env=VALIDATION, reported_env=TEST, scores_are_played=True
+    )
+    winner = finals.select([entry(tmp_path, number) for number in Split.WORTH], lines.append)
+    assert winner is not None
+    assert (winner.trial, winner.score, winner.measured and winner.measured.mean) == (1, 10.0, 10.0)
+    own = derive_own_seed(tmp_path.name)
+    assert sorted(split.played) == [
+        (0, "validation", EVALUATION_SEED),
+        (1, "test", EVALUATION_SEED),
+        (1, "test", own),
+        (1, "validation", EVALUATION_SEED),
+        (2, "validation", EVALUATION_SEED),
+    ]
+
+
+def test_the_run_that_is_registered_is_chosen_by_validation(tmp_path: Path) -> None:
+    split, runs = Split(), []
+    for number, choice in ((0, (5.0,)), (1, (8.0,))):
+        checkpoint = entry(tmp_path, number).checkpoint
+        assert checkpoint
+        run = SeedResult(number, 100.0 - number, (), checkpoint.path, RunKey(number), choice_returns=choice)
+        runs.append(run)
+    best = Configuration("trial 1", 1, {}, None, tuple(runs))
+    certification = Certification((0, 1), 1, 100, (best,), "trial 1")
+    player = Player(1, lambda: split)  # type: ignore[arg-type, return-value]
+    measured, winner = measure_policies(certification, open_store(tmp_path), 5, Direction.MAX, player, TEST)
+    assert (winner.run, winner.score) == (RunKey(1), 10.0)
+    assert measured.policy
+    assert measured.policy.mean == 10.0
+    assert {part for _, part, _ in split.played} == {"test"}
+
+
+def test_of_finalists_at_the_target_the_quickest_wins(tmp_path: Path, lines: list[str]) -> None:
+    """One whose reports were lucky, and which is no longer there on fresh episodes, does not."""
+    worth = {0: 15.0, 1: 30.0, 2: 20.0}
+
+    def call(folder: Path, episodes: int, seed: int, progress: Any) -> Evaluation:
+        return evaluation_of(worth[int(folder.parent.parent.name)], episodes)
+
+    entries = [
+        replace(entry(tmp_path, number), reports={steps: 20.0}, stop_reason=TARGET_HELD)
+        for number, steps in ((0, 50), (1, 400), (2, 300))
+    ]
+    finals = FinalEvaluation(open_store(tmp_path), 3, 20, make_player(call), early_end=EarlyEnd(20.0))
+    winner = finals.select(entries, lines.append)
+    assert winner is not None
+    assert (winner.trial, winner.target_steps) == (2, 300)
+    assert describe_winner(winner, tmp_path, entries)["target_steps"] == 300  # type: ignore[index]

@@ -24,6 +24,8 @@ from rltune.errors import RltuneError
         ("report=maybe", "true or false", "report=True"),
         ("tracking.kinds=wandb", "a list", "run --help"),
         ("budgett.trials=4", "one of: algo, budget", "budget.trials=4"),
+        ("space.env.kwargs.repeat=[choice,1,2]", "with +", "+space.env.kwargs.repeat=[choice,1,2]"),
+        ("space.train_env.kwargs.w=[uniform, 0, 1]", "with +", "'+space.train_env.kwargs.w=[uniform, 0, 1]'"),
         ("budget.trils=4", "one of: env_steps, reports, total_env_steps, trials", "budget.trials=4"),
         ("lr=0.001", "one of: algo, budget", "space.lr=0.001"),
         ("gama=0.9", "one of: algo, budget", "space.gamma=0.9"),

@@ -12,7 +12,14 @@ from composing import compose
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from rltune.compose.composing import compose_settings
-from rltune.compose.overrides import quote_free_text, spell_settings, spell_value, spell_word, write_whole_numbers
+from rltune.compose.overrides import (
+    quote_free_text,
+    spell_settings,
+    spell_value,
+    spell_word,
+    write_range,
+    write_whole_numbers,
+)
 from rltune.config.schema import RunConfig
 from rltune.config.validation import parse_config
 from rltune.envs.spec import spec_of
@@ -68,6 +75,17 @@ def test_values_of_numpy_tuples_and_paths_are_taken():
     assert read_back(np.array([1, 2])) == [1, 2]
     assert read_back((1, "a")) == [1, "a"]
     assert read_back(Path("/a b")) == "/a b"
+
+
+@pytest.mark.parametrize("key", ["env.kwargs.weights", "env.wrappers", "score.env.kwargs", "space.train_env.kwargs.w"])
+def test_an_array_of_an_environment_stays_an_array(key):
+    word = spell_value(key, {"each": [np.array([0.5, 2], np.float32)]})
+    array = {"_target_": "numpy.array", "object": [0.5, 2.0], "dtype": "float32"}
+    assert OverridesParser.create().parse_override(f"x={word}").value() == {"each": [array]}
+
+
+def test_ranges_of_an_environments_arguments_are_read():
+    assert write_range("+space.env.kwargs.repeat=randint(1,3)") == "+space.env.kwargs.repeat=[randint,1,3]"
 
 
 @pytest.mark.parametrize("value", [object(), dict, {1, 2}, b"x", lambda: 1])

@@ -85,12 +85,16 @@ def test_variables_in_an_environments_arguments_stay_names(composed, monkeypatch
     monkeypatch.delenv("API_KEY", raising=False)  # Who reads another person's sweep does not have it.
     raw = change_setting(composed, "env.kwargs.api_key", "${oc.env:API_KEY}")
     raw = change_setting(raw, "env.kwargs.steps", "${budget.env_steps}")
+    searched = {"kwargs": {"api_key": ["choice", "${oc.env:API_KEY}", "none"]}}
+    raw = change_setting(raw, "space.env", searched)
     raw = change_setting(raw, "env.kwargs.escaped", "\\${oc.env:API_KEY}")
     config = parse_config(raw)
     variable = "${oc.env:API_KEY}"
     assert config.env.kwargs == {"api_key": variable, "escaped": variable, "steps": config.budget.env_steps}
+    assert config.space["env"] == searched
     kept = OmegaConf.to_container(OmegaConf.create(format_settings(redact_config(config))))
     assert kept["env"]["kwargs"] == config.env.kwargs
+    assert kept["space"]["env"] == searched
     del kept["format"]
     assert parse_config(OmegaConf.create(kept)) == config
 

@@ -21,9 +21,9 @@ NAMED = ("NSGAIISampler",)
 RATES = [1e-5, 1e-4, 1e-3, 1e-2, 1e-1]
 WHOLE_GRID = parse_space({"lr": ["choice", *RATES], "batch": ["pow2", 64, 1024], "gamma": ["quniform", 0.8, 1.0, 0.05]})
 FORMS = {
-    "use_lstm": ["choice", False, True],
-    "cell": ["when", {"use_lstm": True}, ["choice", 32, 64]],
-    "hiddens": ["when", {"use_lstm": False}, ["choice", [64, 64], [256, 256]]],
+    "env.kwargs.memory": ["choice", False, True],
+    "env.kwargs.cell": ["when", {"env.kwargs.memory": True}, ["choice", 32, 64]],
+    "hiddens": ["when", {"env.kwargs.memory": False}, ["choice", [64, 64], [256, 256]]],
 }
 CONDITIONAL = parse_space({"lr": ["loguniform", 1e-5, 1e-1], **FORMS})
 CONDITIONAL_GRID = parse_space({"lr": ["choice", *RATES], **FORMS})
@@ -72,7 +72,7 @@ def run(search, count):
 
 def is_inside(params):
     """Whether a trial has what the conditions say, and nothing else."""
-    wanted = {"lr", "use_lstm", "cell" if params["use_lstm"] else "hiddens"}
+    wanted = {"lr", "env.kwargs.memory", "env.kwargs.cell" if params["env.kwargs.memory"] else "hiddens"}
     return set(params) == wanted and 1e-5 <= params["lr"] <= 1e-1
 
 
@@ -101,10 +101,10 @@ def test_it_minimizes_costs_as_it_maximizes_their_negatives(begin):
 
 def test_it_keeps_to_conditions_or_refuses_them(begin):
     if not get_traits(begin.kind).handles_conditions:
-        with pytest.raises(ConfigError, match=r"space\.cell") as caught:
+        with pytest.raises(ConfigError, match=r"space\.env\.kwargs\.cell") as caught:
             begin(space=CONDITIONAL)
         assert "searcher=rf" in caught.value.fix
-        assert "space.use_lstm=true" in caught.value.fix
+        assert "space.env.kwargs.memory=true" in caught.value.fix
     else:
         assert all(map(is_inside, run(begin(space=CONDITIONAL_GRID if begin.name == "grid" else CONDITIONAL), 8)))
 
@@ -191,7 +191,7 @@ def test_a_grid_tries_each_point_once_over_kills_and_at_once(tmp_path):
     size = CONDITIONAL_GRID.count_points()
     assert size == 5 * (2 + 2)
     search, running = begin(space=CONDITIONAL_GRID), []
-    search.run(given={"lr": 1e-3, "use_lstm": True, "cell": 64})
+    search.run(given={"lr": 1e-3, "env.kwargs.memory": True, "env.kwargs.cell": 64})
     while search.ledger.trials.num_trials < size:
         running.append(search.propose())
         if len(running) == 3:

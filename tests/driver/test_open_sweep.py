@@ -25,7 +25,7 @@ from rltune.ledger.handover import find_successor, take
 from rltune.ledger.lease import LeaseLostError
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.storage import start_ledger
-from rltune.records import Report
+from rltune.records import TARGET_HELD, Report
 from rltune.search.schedulers import Stop
 from rltune.trial.supervisor import STOP_FILE
 from rltune.views.sweep_view import SweepView
@@ -167,6 +167,16 @@ def test_a_trial_that_stood_at_a_rung_at_a_kill_is_judged(open_mine: Callable[..
         study, rule = sweep.search.study._study, sweep.search.rule
         assert [trial.state.name for trial in study.get_trials()] == ["RUNNING", "RUNNING", "PRUNED"]
         assert rule.decide(Report(3, 100, 2.0)) == Stop(100), "the fourth to come there, and not among the best"
+
+
+def test_a_trial_that_held_its_target_at_a_kill_is_complete(open_mine: Callable[..., Any], tmp_path: Path) -> None:
+    """Before the stopping rule is heard, which would stop it at the rung."""
+    reports = [(0, 100, 9.0), (1, 100, 9.0), (2, 50, 6.0), (2, 100, 6.0), (3, 50, 1.0), (3, 100, 6.0)]
+    leave(tmp_path, *reports).close()
+    with open_mine(*ASHA, "budget.target=5") as sweep:
+        records = sweep.ledger.trials.records()
+        assert [record.state for record in records] == ["RUNNING", "RUNNING", "COMPLETE", "PRUNED"]
+        assert (records[2].stop_reason, records[2].target_steps) == (TARGET_HELD, 100)
 
 
 def test_a_trial_that_was_let_through_at_a_kill_goes_on(open_mine: Callable[..., Any], tmp_path: Path) -> None:

@@ -418,3 +418,141 @@ def test_trials_at_once_share_the_copies_of_a_machine(request_of):
     assert (made.request.copies, made.request.max_copies) == (8, 17)
     assert int(made.request.trials_per_node) == 2
     assert make_plan(request_of("env=cartpole", *SAFE)).request.trials_per_node == float("inf")
+
+
+KNOBS = (*SAFE, "env=gym", "~tuned", "~space", "portfolio=off", "env.id=knobs:Knobs-v0", "+env.kwargs.repeat=1")
+
+
+def test_the_baseline_has_the_environments_own_values(request_of):
+    words = ("+space.env.kwargs.repeat=[choice,2,4]", "+space.lr=[loguniform,1e-4,1e-2]")
+    made = make_plan(request_of(*KNOBS, *words, "warm_start=[{env: {kwargs: {repeat: 4}}}]"))
+    assert made.baseline == {"lr": 3e-4, "env.kwargs.repeat": 1}
+    assert made.warm_starts == ({"env.kwargs.repeat": 4}, made.baseline)
+    assert describe_plan(made)["searched"]["env.kwargs.repeat"] == "[choice, 2, 4]"
+    assert sum("env.kwargs.repeat=1, outside" in note for note in made.notes) == 1
+    fixed = make_plan(request_of(*KNOBS, "+space.env.kwargs.repeat=2", words[1]))
+    assert fixed.baseline["env.kwargs.repeat"] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "is_noted"),
+    [
+        (("+space.env.kwargs.repeat=[choice,1,2]",), True),
+        (("+space.env.kwargs.repeat=2",), False),
+        (("+space.env.rewards.scale=[choice,1,0.1]",), False),
+        (("+space.env.kwargs.repeat=[choice,1,2]", "objective.kind=info", "objective.key=earned"), False),
+        (("+space.train_env.kwargs.repeat=[choice,1,2]", "objective.kind=info", "objective.key=earned"), False),
+        (("+space.train_env.kwargs.repeat=[choice,1,2]", "score.episodes=10"), False),
+        (("+space.train_env.kwargs.repeat=[choice,1,2]", "++score.env.kwargs.repeat=3"), False),
+    ],
+)
+def test_what_plain_returns_compare_is_noted(request_of, words, is_noted):
+    made = make_plan(request_of(*KNOBS, *words))
+    assert any("env.kwargs.repeat" in note and "space.train_env" in note for note in made.notes) == is_noted
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        (("+space.train_env.kwargs.repeat=[choice,1,2]",), "space.train_env.kwargs.repeat"),
+        (("+space.train_env.kwargs.repeat=2",), "space.train_env.kwargs.repeat"),
+        (("+space.env.kwargs.repeat=[choice,1,2]", "++score.env.kwargs.repeat=3"), "space.env.kwargs.repeat"),
+        (("+space.env.kwargs.repeat=[choice,1,2]", "++certify.env.id=CartPole-v1"), "space.env.kwargs.repeat"),
+        (("+space.env.kwargs.weight=[choice,1,2]",), "space.env.kwargs.weight"),
+        (("+space.env.kwargs.repeat=[choice,0,1]",), "space.env.kwargs.repeat"),
+        (("+space.env.rewards.scale=[uniform,0,1]",), "space.env.rewards.scale"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(request_of, words, key):
+    with pytest.raises(RltuneError) as refused:
+        make_plan(request_of(*KNOBS, *words))
+    assert refused.value.key == key
+
+
+@pytest.mark.parametrize("name", ["env.kwargs.repeat", "train_env.kwargs.repeat"])
+def test_nothing_of_an_environment_is_searched_without_steps(request_of, name):
+    with pytest.raises(ConfigError) as refused:
+        make_plan(request_of("algo=bc", "algo.offline_data.input_=played", *KNOBS, f"+space.{name}=[choice,1,2]"))
+    assert refused.value.key == f"space.{name}"
+
+
+def test_shaped_rewards_are_not_normalised_where_their_shape_is_searched(request_of):
+    made = make_plan(request_of(*KNOBS, "+space.env.rewards.scale=[choice,1,0.1]", "algo.normalise=[rewards]"))
+    assert made.build.algo["normalise"] == []
+    assert any(note.startswith("rewards are not normalised") for note in made.notes)
+    assert made.build.with_params({"env.rewards.scale": 0.1}).env.rewards == {"scale": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("words", "episodes", "num_notes"),
+    [
+        ((), 0, 0),
+        (("score.episodes=10",), 10, 1),
+        (("score.episodes=9",), 9, 2),
+        (("++score.env.kwargs.sutton_barto_reward=true",), 10, 2),
+        (("++score.env.kwargs.sutton_barto_reward=true", "++certify.env.kwargs.sutton_barto_reward=false"), 10, 1),
+        (("++certify.env.kwargs.sutton_barto_reward=true",), 0, 0),
+    ],
+)
+def test_played_scores_are_in_the_plan_with_their_cost(request_of, words, episodes, num_notes):
+    """And a note says if they are few, or if the winner is measured on the data that chose it."""
+    plan = make_plan(request_of(*SAFE, "env=cartpole", "budget.trials=8", "replicates=2", *words))
+    described = describe_plan(plan)
+    assert plan.score.episodes == episodes
+    assert described["score_episodes"] == 20 * episodes * (8 * 2 + described["certification_runs"])
+    assert described["score_env_steps"] == 500 * described["score_episodes"]
+    assert len(plan.notes) == num_notes
+
+
+def test_score_episodes_without_a_copy_are_refused_by_name(request_of):
+    one = ("env.max_copies=1", "algo.env_runners.num_envs_per_env_runner=1", "score.episodes=10")
+    with pytest.raises(ConfigError) as refused:
+        make_plan(request_of(*SAFE, *one))
+    assert (refused.value.key, refused.value.value) == ("score.episodes", 10)
+    plan = make_plan(request_of(*SAFE, "env.max_copies=4", *one[1:]))
+    assert plan.request.trials_per_node == 2, "each trial has one for its training and one for its scores"
+
+
+def test_a_range_among_a_wrappers_arguments_is_said(request_of):
+    wrappers = "env.wrappers=[{entry_point: 'knobs:Bonus', kwargs: {bonus: [uniform, 0, 1]}}]"
+    with pytest.raises(ConfigError) as refused:
+        make_plan(request_of(*KNOBS, wrappers))
+    assert refused.value.key == "env.wrappers.Bonus.kwargs.bonus"
+    assert "'+space.env.wrappers.Bonus.kwargs.bonus=[uniform,0,1]'" in refused.value.fix
+
+
+@pytest.mark.parametrize(("name", "fails"), [("repeat", True), ("log", False)])
+def test_a_range_among_the_environments_arguments_is_said(request_of, name, fails):
+    """An environment may take such a list."""
+    words = (*KNOBS[:-1], f"+env.kwargs.{name}=[choice,1,2]", "env.wrappers=[{entry_point: 'knobs:Bonus'}]")
+    fix = f"++env.kwargs.{name}=1 '+space.env.kwargs.{name}=[choice,1,2]'"
+    if fails:
+        with pytest.raises(ConfigError) as refused:
+            make_plan(request_of(*words))
+        assert refused.value.key == f"env.kwargs.{name}"
+        assert refused.value.fix.startswith(fix)
+    else:
+        (note,) = (note for note in make_plan(request_of(*words)).notes if f"env.kwargs.{name}" in note)
+        assert fix in note
+
+
+@pytest.mark.parametrize(
+    ("word", "key"),
+    [
+        ("env.rewards.scale=0.1", "env.rewards"),
+        ("++metrics.speed=last", "metrics"),
+        ("env.restarts=1", "env.restarts"),
+        ("objective.direction=min", "objective"),
+    ],
+)
+def test_a_vector_version_gives_way_to_single_copies(request_of, word, key):
+    plan = make_plan(request_of(*SAFE, "env.vectorize=vector_entry_point", word))
+    assert any(f"{key} needs that" in note for note in plan.notes)
+    assert build_config(plan.build, {}, 0).gym_env_vectorize_mode != "vector_entry_point"
+
+
+def test_a_bound_on_a_metric_is_taken(request_of):
+    words = ("++metrics.success=last", "+constraints.episode.success='> 0.9'", "objective.second.key=episode/success")
+    plan = make_plan(request_of(*SAFE, *words))
+    assert plan.criteria.constraints[0].name == plan.criteria.second == "episode/success"
+    assert plan.build.env.metrics == {"success": "last"}

@@ -726,3 +726,24 @@ def test_a_driver_that_ray_holds_after_its_lease_was_lost_ends_with_75(
     plan = make_plan(request_of("tracking=off", "certify=off", "budget.trials=2"))
     pipeline.drive(plan, Invocation(time.monotonic(), stream))
     assert exits == [75]
+
+
+def test_trials_and_runs_end_at_the_target_of_their_played_score(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The played score is the curve's square, 0.5 of which a quality of 0.9 holds at 800 and 900 steps."""
+    values = ",".join(f"{{quality:{quality},fault:null}}" for quality in (0.6, 0.9, 0.1))
+    words = ("budget.trials=3", f"warm_start=[{values}]", "scheduler=none", "tracking=off", "score.episodes=10")
+    certify = ("certify=on", "certify.seeds=1", "certify.top=1")
+    outcome = run_toy(tmp_path, monkeypatch, io.StringIO(), *words, *certify, "budget.target=0.5")
+    trials = {record.params["quality"]: record for record in ledger(outcome)}
+    assert {quality: record.target_steps for quality, record in trials.items()} == {0.6: 1300, 0.9: 900, 0.1: None}
+    assert {record.state for record in trials.values()} == {"COMPLETE"}
+    assert trials[0.6].score == pytest.approx(0.78**2)
+    assert trials[0.6].numbers["return_mean"] == pytest.approx(0.78), "of the training"
+    opened = open_ledger(outcome.folder)
+    runs = {run.params["quality"]: run.target_steps for run in opened.runs.records()}
+    opened.close()
+    assert runs == {0.9: 900, 1.0: 900}
+    assert outcome.certified is not None
+    assert [row["target_steps"] for row in outcome.certified["configurations"]] == [900, 900]

@@ -392,3 +392,20 @@ def test_a_resumed_sweep_goes_on_without_an_earlier_one_that_is_gone(request_of)
     made = make_plan(config, Path("mine"))
     assert made.earlier == ()
     assert "searcher.from_sweeps=gone" in made.notes[-1]
+
+
+@pytest.mark.parametrize(
+    ("searched", "taken"),
+    [
+        ((), [1]),
+        (("+space.env.rewards.scale=[choice,1.0,0.1]",), [1, 2]),
+        (("+space.env.rewards.scale=0.1",), [2]),
+    ],
+)
+def test_a_sweep_learns_from_trials_of_its_own_environment(request_of, searched, taken):
+    """Values that an earlier sweep has searched in the environment must be those that this sweep has."""
+    trials = [("COMPLETE", {"lr": 1e-3, "env.rewards.scale": 1.0}, WHOLE)]
+    trials += [("COMPLETE", {"lr": 2e-3, "env.rewards.scale": 0.1}, WHOLE)]
+    write_earlier(request_of, "first", "+space.env.rewards.scale=[choice,1.0,0.1]", trials=trials)
+    request = request_of("tracking=off", *OVER_LR, *searched, "searcher.from_sweeps=[first]")
+    assert [round(1000 * record.params["lr"]) for record in make_plan(request).earlier] == taken

@@ -126,8 +126,7 @@ def test_restarts_are_no_part_of_the_task() -> None:
     assert not is_plain(replace(simple, restarts=3), facts)
 
 
-@pytest.mark.parametrize("other", [{"vectorize": "vector_entry_point"}, {"policies": "shared"}])
-def test_only_single_copies_of_one_agent_are_made_again(other: dict[str, Any]) -> None:
+def test_only_copies_of_one_agent_are_made_again() -> None:
     with pytest.raises(ConfigError) as refused:
-        check_pair({}, EnvConfig(name="x", id="x", restarts=3, **other))
+        check_pair({}, EnvConfig(name="x", id="x", restarts=3, policies="shared"))
     assert (refused.value.key, refused.value.fix) == ("env.restarts", "env.restarts=0")

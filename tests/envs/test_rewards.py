@@ -32,7 +32,7 @@ def test_learning_sees_shaped_rewards_the_objective_true_ones():
         raw, (_, seen, *_, info) = true.step(action)[1], shaped.step(action)
         assert seen == pytest.approx(max(-0.5, 0.1 * raw))
         total += raw
-    assert info[RECORD] == (pytest.approx(total), 200, pytest.approx(total), False, 0, "")
+    assert info[RECORD] == (pytest.approx(total), 200, pytest.approx(total), False, 0, "", ())
 
 
 def test_normalised_rewards_settle_at_a_scale_of_their_own():
@@ -120,7 +120,7 @@ def test_rewards_are_normalised_as_vecnormalize_does(discount):
     rewards[150, 0] = 1e4
     shared = RewardScale()
     envs = [
-        ShapedReward(Paying(column), {"normalise": True}, discount=discount, deviation=shared) for column in rewards.T
+        ShapedReward(Paying(column), EnvSpec("", rewards={"normalise": True}), discount, shared) for column in rewards.T
     ]
     normalised = []
     for step in range(200):
@@ -133,6 +133,6 @@ def test_rewards_are_normalised_as_vecnormalize_does(discount):
 
 
 def test_a_clip_that_is_set_stays():
-    env = ShapedReward(Paying([0.0] * 9 + [1e6]), {"normalise": True, "clip": 2.5})
+    env = ShapedReward(Paying([0.0] * 9 + [1e6]), EnvSpec("", rewards={"normalise": True, "clip": 2.5}))
     env.reset()
     assert [env.step(0)[1] for _ in range(10)][-1] == 2.5

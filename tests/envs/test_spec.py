@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from rltune.config.schema import EnvConfig
 from rltune.envs.build import is_plain, make_env, make_training_env
 from rltune.envs.spec import EnvSpec, spec_of
 from rltune.envs.validation import check_env
-from rltune.errors import ConfigError
+from rltune.errors import ConfigError, RltuneError
 
 SHORT = {"entry_point": "gymnasium.wrappers:TimeLimit", "kwargs": {"max_episode_steps": 5}}
 
@@ -60,3 +61,51 @@ def test_a_variable_is_read_where_the_environment_is_built(monkeypatch):
     with pytest.raises(ConfigError) as refused:
         make_env(spec)
     assert refused.value.key == "env.kwargs"
+
+
+ARRAY = {"_target_": "numpy.array", "object": [0.7, 0.3]}
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (ARRAY, np.array([0.7, 0.3])),
+        ({**ARRAY, "dtype": "float32"}, np.array([0.7, 0.3], np.float32)),
+        ({"_target_": "numpy.array", "_args_": [[[1, 2], [3, 4]]]}, np.array([[1, 2], [3, 4]])),
+    ],
+)
+def test_an_argument_may_be_an_array(written, expected):
+    wrapper = {"entry_point": "knobs:Bonus", "kwargs": {"bonus": written}}
+    spec = EnvSpec("knobs:Knobs-v0", {"weight": {"each": [written]}}, (wrapper,))
+    env = make_env(spec_of(json.loads(json.dumps(spec.to_dict()))))
+    for array in (env.bonus, env.unwrapped.weight["each"][0]):
+        assert array.dtype == expected.dtype
+        assert array.tolist() == expected.tolist()
+    env.close()
+    knobs = EnvSpec("knobs:Knobs-v0", {"weight": written})
+    assert not is_plain(knobs, check_env(EnvSpec("knobs:Knobs-v0")))
+
+
+def test_other_descriptions_of_objects_stay_as_they_are():
+    """Environments that make objects of them do so themselves."""
+    other = {"_target_": "os.system", "command": "true"}
+    env = make_env(EnvSpec("knobs:Knobs-v0", {"weight": other}))
+    assert env.unwrapped.weight == other
+    with pytest.raises(ConfigError) as refused:
+        make_env(EnvSpec("knobs:Knobs-v0", {"weight": {**ARRAY, "shape": 3}}))
+    assert refused.value.allowed.startswith("{_target_: numpy.array")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"id": "knobs:Knobs-v0", "kwargs": {"repeat": [1, 2]}},
+        {"id": "knobs:Knobs-v0", "kwargs": {"weight": [0.7, 0.3]}},
+        {"id": "CartPole-v1", "wrappers": ({"entry_point": "knobs:Bonus", "kwargs": {"bonus": [0.7, 0.3], "to": 1}},)},
+        {"id": "CartPole-v1", "wrappers": ({"entry_point": "knobs:Bonus", "kwargs": {"bonus": [[1, 2]]}},)},
+    ],
+)
+def test_where_a_list_fails_an_array_is_suggested(settings):
+    with pytest.raises(RltuneError) as refused:
+        check_env(spec_of(settings))
+    assert "{_target_: numpy.array, object: [" in refused.value.fix

@@ -14,14 +14,16 @@ from typing import Any
 
 import few_copies
 import gymnasium
+import knobs
 import numpy as np
 import pytest
 from gymnasium.envs.registration import EnvSpec as EnvRecord
 from strict import STRICT
 
 from rltune.envs.masks import MaskSource
+from rltune.envs.searched import list_corner_envs
 from rltune.envs.spec import EnvSpec
-from rltune.envs.validation import check_env, check_rewards, examine_env, qualify_id, refuse_program
+from rltune.envs.validation import check_env, check_envs, examine_env, qualify_id, refuse_program
 from rltune.errors import Cause, ConfigError, GuestError, RltuneError
 
 VECTOR = "gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv"
@@ -348,14 +350,6 @@ def test_rewards_that_would_teach_nothing_are_refused(rewards):
     assert refused.value.allowed == "numbers above 0"
 
 
-def test_rewards_are_shaped_where_there_are_single_copies():
-    with pytest.raises(ConfigError) as refused:
-        check_rewards(EnvSpec("CartPole-v1", rewards={"scale": 0.1}), "vector_entry_point")
-    assert (refused.value.key, refused.value.fix) == ("env.rewards", "env.vectorize=sync")
-    check_rewards(EnvSpec("CartPole-v1"), "vector_entry_point")
-    check_rewards(EnvSpec("CartPole-v1", rewards={"scale": 0.1}), "async")
-
-
 @pytest.mark.parametrize(
     ("settings", "key"),
     [
@@ -535,3 +529,56 @@ def test_strict_environments_are_stepped_by_their_masks(place, form, sizes):
     facts = check_env(EnvSpec(STRICT, {"place": place, "form": form, "sizes": sizes}))
     assert facts.mask == MaskSource(place, sizes, form == "joint" and len(sizes) > 1)
     assert sum("action mask" in note for note in facts.notes) == 1
+
+
+def check_corners(**values):
+    """Check the environment of the settings, and what it becomes with each of these values."""
+    spec = EnvSpec("knobs:Knobs-v0", {"repeat": 1, "weight": 1.0, "size": 3, "most": 1.0, "max_episode_steps": 8})
+    points = [{f"env.kwargs.{name}": value} for name, given in values.items() for value in given]
+    knobs.STARTED.clear()
+    return check_envs(spec, list_corner_envs(spec, points))
+
+
+def test_an_environment_is_checked_at_each_corner_once():
+    facts = check_corners(repeat=(1, 2, 4), max_episode_steps=(4, 20))
+    assert [started["repeat"] for started in knobs.STARTED] == [1, 2, 4, 1, 1]
+    assert facts.time_limit == 20
+    assert check_corners(max_episode_steps=(4, -1)).time_limit is None
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"size": (3, 5)}, "observation space"),
+        ({"most": (1.0, 2.0)}, "action space"),
+        ({"most": (1.0, None)}, "action space"),
+        ({"repeat": (0, 1)}, "ValueError"),
+        ({"weight": (1.0, "heavy")}, "TypeError"),
+    ],
+)
+def test_a_corner_that_cannot_be_is_refused_by_its_name(values, problem):
+    with pytest.raises(RltuneError) as refused:
+        check_corners(**values)
+    (name,) = values
+    assert refused.value.key == f"space.env.kwargs.{name}"
+    assert problem in refused.value.what
+    assert f"~space.env.kwargs.{name}" in refused.value.fix
+    assert all(each["repeat"] >= 0 for each in knobs.STARTED)
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0])
+def test_a_corner_that_shapes_rewards_needs_no_copy(scale):
+    spec = EnvSpec("knobs:Knobs-v0")
+    knobs.STARTED.clear()
+    points = [{"env.rewards.scale": 0.1}, {"env.rewards.scale": scale}]
+    with pytest.raises(ConfigError) as refused:
+        check_envs(spec, list_corner_envs(spec, points))
+    assert refused.value.key == "space.env.rewards.scale"
+    assert len(knobs.STARTED) == 1
+
+
+def test_rewards_of_several_agents_are_not_shaped_at_a_corner():
+    spec = EnvSpec("mpe2.simple_spread_v3", {"max_cycles": 5}, policies="shared")
+    with pytest.raises(ConfigError) as refused:
+        check_envs(spec, list_corner_envs(spec, [{"env.rewards.scale": 1.0}, {"env.rewards.scale": 0.1}]))
+    assert (refused.value.key, refused.value.value) == ("space.env.rewards.scale", 0.1)

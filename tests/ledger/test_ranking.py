@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rltune.ledger.ranking import BestSoFar, find_front, find_nearest, rank_records
-from rltune.records import Check, Direction, TrialRecord
+from rltune.records import TARGET_HELD, Check, Direction, TrialRecord
 
 
 @pytest.fixture(params=Direction)
@@ -37,6 +37,19 @@ def test_whole_budgets_rank_before_stopped_ones_then_by_value(direction: Directi
         record(6, "RUNNING", sign * 7.0),
     ]
     assert [ranked.number for ranked in rank_records(records, direction)] == [3, 5, 1, 0, 6]
+
+
+def test_of_those_that_held_the_target_fewer_steps_rank_first() -> None:
+    held = {"stop_reason": TARGET_HELD}
+    records = [
+        replace(record(0, "COMPLETE", 500.0, 500.0, 500.0), **held),
+        replace(record(1, "COMPLETE", 480.0, 480.0), **held),
+        replace(record(2, "COMPLETE", 490.0, 490.0), **held),
+        record(3, "COMPLETE", 1.0, 1.0, 1.0, 999.0),
+        replace(record(4, "PRUNED", 999.0), **held),
+    ]
+    assert [ranked.number for ranked in rank_records(records, Direction.MAX)] == [2, 1, 0, 3, 4]
+    assert [one.target_steps for one in records] == [300, 200, 200, None, None]
 
 
 def test_a_trial_that_diverged_cannot_win() -> None:

@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 import torch
 from failing import Failing
+from informing import METRICS
 
 from rltune.envs.facts import describe_space
 from rltune.errors import Cause, GuestError, PolicyError
-from rltune.policies.evaluation import Copies, environment_of, evaluate, evaluate_checkpoint
+from rltune.policies.evaluation import Copies, _digest_observation, environment_of, evaluate, evaluate_checkpoint
 from rltune.policies.policy import load_policy
+from rltune.policies.result import Evaluation
 from rltune.records import EVALUATION_STEPS
 from tests.policies.bundles import BOX, DISCRETE, write_linear
 
@@ -151,6 +153,14 @@ class Doubled(gymnasium.Wrapper):
         return obs, 2 * reward, *rest
 
 
+class Noisy(gymnasium.Wrapper):
+    """Observations follow the seed."""
+
+    def reset(self, *, seed=None, options=None):
+        obs, info = self.env.reset(seed=seed)
+        return obs + np.float32(seed % 7), info
+
+
 gymnasium.register("Endless-v0", Endless)
 DOUBLED = {"entry_point": f"{__name__}:Doubled"}
 
@@ -158,11 +168,13 @@ DOUBLED = {"entry_point": f"{__name__}:Doubled"}
 def test_an_episode_that_never_ends_is_cut_and_named(tmp_path):
     policy = load_policy(write_linear(tmp_path, BOX, {"id": "Endless-v0", "evaluation_steps": 50}))
     result = evaluate(policy, 3, seed=7)
-    assert (result.lengths, result.returns, result.cut) == ((50,) * 3, (50.0,) * 3, (7, 8, 9))
-    assert all(word in result.explain_cut() for word in ("+env.kwargs.max_episode_steps", "TimeLimit", "7, 8, 9"))
+    assert (result.lengths, result.returns, result.cut) == ((50,), (50.0,), (7,)), "all of them are equal"
+    assert all(word in result.explain_cut() for word in ("+env.kwargs.max_episode_steps", "TimeLimit", "seeds 7"))
+    noisy = evaluate(policy, 3, seed=7, env={"wrappers": [{"entry_point": f"{__name__}:Noisy"}]})
+    assert (noisy.lengths, noisy.cut) == ((50,) * 3, (7, 8, 9))
     for limit in (10, 80):
         limited = evaluate(policy, 3, env={"kwargs": {"max_episode_steps": limit}})
-        assert (limited.lengths, limited.cut, limited.explain_cut()) == ((limit,) * 3, (), "")
+        assert (limited.lengths, limited.cut, limited.explain_cut()) == ((limit,), (), "")
 
 
 def test_the_limit_can_be_typed_and_has_a_default(tmp_path):
@@ -345,3 +357,97 @@ def test_an_episode_in_which_the_copy_fails_is_played_again(tmp_path):
     assert all(copy.is_closed for copy in Failing.made)
     with pytest.raises((ConnectionResetError, GuestError)):
         evaluate(policy, 5, seed=3, copies=1)
+
+
+class Prices(gymnasium.Env):
+    """Data that are the same in each episode, unless ``seen`` or ``paid`` follow the seed."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (4,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, seen=0, paid=0, length=5):
+        self.seen, self.paid, self.length = seen, paid, length
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t, self.start = 0, seed
+        return self._observe(), {}
+
+    def _observe(self):
+        late = self.seen and self.t == self.length - 1 and self.start % self.seen == 0
+        return np.full(4, self.t + 100 * bool(late), np.float32)
+
+    def step(self, action):
+        self.t += 1
+        noise = self.start % self.paid if self.paid else 0
+        return self._observe(), 1.0 + noise, self.t >= self.length, False, {}
+
+
+gymnasium.register("Prices-v0", Prices)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "num_played"),
+    [({}, 1), ({"seen": 2}, 20), ({"seen": 20}, 20), ({"paid": 20}, 20), ({"length": 1}, 1)],
+)
+@pytest.mark.parametrize("copies", [1, 8, None])
+def test_equal_episodes_are_one_without_an_interval(tmp_path, kwargs, num_played, copies):
+    """Also if only one of 20 differs, at its last step alone; two that are equal may be so by chance."""
+    policy = load_policy(write_linear(tmp_path, BOX, {"id": "Prices-v0", "kwargs": kwargs}))
+    result = evaluate(policy, 20, seed=1, copies=copies)
+    assert (len(result.returns), result.are_equal) == (num_played, num_played == 1)
+    assert (result.low is None) == (num_played == 1)
+
+
+def test_equal_observations_of_any_space_have_equal_digests():
+    nested = {"a": np.arange(3), "b": (1, {"text": "x"}), "c": [np.float32(2)]}
+    again = {"a": np.arange(3), "b": (1, {"text": "x"}), "c": [np.float32(2)]}
+    assert _digest_observation(nested) == _digest_observation(again)
+    for other in ({**again, "b": (1, {"text": "y"})}, {**again, "a": np.arange(1, 4)}, {**again, "c": []}):
+        assert _digest_observation(nested) != _digest_observation(other)
+
+
+THREE = {"type": "Box", "shape": [3], "dtype": "float32", "low": -1.0, "high": 1.0}
+
+
+def write_informing(folder, **spec):
+    return load_policy(write_linear(folder, THREE, {"id": "informing:Informing-v0", **spec}), trust=True)
+
+
+@pytest.mark.fast
+def test_an_evaluation_has_the_metrics_of_each_episode(tmp_path):
+    policy = write_informing(tmp_path, metrics=METRICS)
+    for copies in (1, 4):
+        result = evaluate(policy, 6, copies=copies)
+        assert result.metrics["episode/energy"] == (10.0,) * 6
+        assert result.metrics["episode/rewards/forward"] == (2.5,) * 6
+    alone = evaluate(policy, 6, copies=1)
+    assert alone.metrics["episode/rare"] == (None, None, 3.0, None, None, 6.0)
+    assert alone.measure()["episode/rare"] == {"mean": 4.5, "low": None, "high": None, "episodes": 2}
+    assert alone.measure()["episode/energy"]["mean"] == 10.0
+    assert Evaluation.from_dict(json.loads(json.dumps(alone.to_dict()))) == alone
+
+
+@pytest.mark.fast
+def test_an_episode_without_a_score_is_left_out(tmp_path):
+    objective = {"kind": "info", "key": "rare", "direction": "max"}
+    result = evaluate(write_informing(tmp_path, objective=objective), 6, copies=1)
+    assert (result.mean, result.scores, result.unscored) == (4.5, [3.0, 6.0], (0, 1, 3, 4))
+    result = evaluate(write_informing(tmp_path, objective=objective | {"missing": 0.0}), 6, copies=1)
+    assert (result.mean, result.unscored) == (1.5, ())
+    with pytest.raises(PolicyError) as refused:
+        evaluate(write_informing(tmp_path, objective=objective), 2, copies=1)
+    assert (refused.value.key, "objective.missing=0" in refused.value.fix) == ("objective.key", True)
+
+
+@pytest.mark.fast
+def test_a_cut_episode_has_the_metrics_of_its_steps(tmp_path):
+    policy = write_informing(tmp_path, metrics={"energy": "sum"}, evaluation_steps=3, kwargs={"length": 99})
+    result = evaluate(policy, 2, copies=1)
+    assert (result.metrics["episode/energy"], len(result.cut)) == ((6.0, 6.0), 2)
+
+
+@pytest.mark.fast
+def test_an_objective_may_be_a_sum(tmp_path):
+    objective = {"kind": "info", "key": "energy", "direction": "min", "reduce": "sum"}
+    assert evaluate(write_informing(tmp_path, objective=objective), 3).mean == 10.0

@@ -28,13 +28,14 @@ class FewCopies(gymnasium.Env[Any, Any]):
 
     Args:
         most: So many copies may be open.
+        name: What searches may vary.
         log: A file that gets a line for each start: the process, and how many copies are open in it.
     """
 
     observation_space = gymnasium.spaces.Box(-1, 1, (3,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
 
-    def __init__(self, most: int = 1, log: str | None = None) -> None:
+    def __init__(self, most: int = 1, log: str | None = None, name: str = "") -> None:
         if len(OPEN) >= most:
             raise RuntimeError(f"{most} of {most} copies are in use in this process")
         OPEN.add(id(self))

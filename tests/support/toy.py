@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from rltune.errors import NonFiniteError
 from rltune.ledger.outcome import Outcome
 from rltune.ledger.storage import open_ledger
+from rltune.policies.result import Evaluation
 from rltune.records import TrialRecord
 from rltune.trial.assignment import Assignment
 from rltune.trial.metrics import Progress
@@ -105,6 +106,14 @@ class ToyRunner:
     def restore(self, folder: Path) -> None:
         self.env_steps, self.resumed = json.loads((folder / "toy.json").read_text())["env_steps"], True
 
+    def play(self, *, copies: Any, episodes: int, seed: int, env: Mapping[str, Any], progress: Any) -> Evaluation:
+        """Every episode is worth what ``env`` says, or the square of the curve."""
+        for done in range(episodes):
+            progress(done, episodes)
+        worth = env.get("worth", (self.params["quality"] * self.env_steps / 1000) ** 2)
+        self.played = [*getattr(self, "played", []), (self.env_steps, seed, episodes)]
+        return Evaluation((worth,) * episodes, (1,) * episodes, worth, 0.0, worth, None, None, worth, worth)
+
     @property
     def kept_steps(self) -> int:
         """None: an iteration of the toy is not interrupted."""
@@ -138,11 +147,17 @@ class ToyTrial(Trial):
             os.kill(os.getpid(), signal.SIGKILL)
         return ToyRunner(self.task.params, seed, float(self.task.params.get("seconds", 0.0)))
 
-    def play(self, folder: Path, copies: Any = None) -> list[float]:
+    def _open_score_copies(self, score: Mapping[str, Any]) -> Any:
+        return None
+
+    def play(
+        self, folder: Path, copies: Any, seed: int, env: Mapping[str, Any]
+    ) -> tuple[list[float], dict[str, list[float | None]]]:
         """The same return in each episode: ``worth``, else the curve's end, and ``luck`` times -2 to 2 by the seed."""
-        params, seed = self.task.params, json.loads((folder / "toy.json").read_text())["seed"]
+        params, trained = self.task.params, json.loads((folder / "toy.json").read_text())["seed"]
         worth = params.get("worth", params["quality"] * self.task.env_steps / 1000)
-        return [worth + params.get("luck", 0.0) * (seed % 5 - 2)] * self.task.episodes
+        returns = [worth + params.get("luck", 0.0) * (trained % 5 - 2)] * self.task.episodes
+        return returns, {name: list(returns) for name in params.get("metrics", ())}
 
 
 def make_task(sweep: Path, **other: Any) -> dict[str, Any]:

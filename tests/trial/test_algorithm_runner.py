@@ -23,13 +23,16 @@ from rltune.engine.algorithm import FastAlgorithm
 from rltune.envs.observations import make_layout
 from rltune.envs.spaces import read_actions
 from rltune.envs.spec import spec_of
-from rltune.errors import NonFiniteError
-from rltune.policies.evaluation import evaluate_checkpoint
+from rltune.envs.step_count import STEPS
+from rltune.errors import ConfigError, NonFiniteError
+from rltune.policies.evaluation import Copies, evaluate_checkpoint
 from rltune.policies.policy import load_playable
 from rltune.policies.rllib_policy import REASON_FILE
 from rltune.policies.uri import Source
 from rltune.trial.algorithm_runner import AlgorithmRunner
+from rltune.trial.metrics import merge_seeds
 from tests.envs.test_actions import list_numbers
+from tests.trial.informed import run_informing
 
 
 class Scripted:
@@ -251,9 +254,29 @@ def test_a_policy_says_what_its_trial_normalised(
     assert (policy.observation_filter is not None) == ("observations" in parts)
 
 
+def test_a_training_does_not_notice_the_episodes_of_its_scores(request_of: Callable[..., Any]) -> None:
+    """Neither its random numbers, nor its running statistics, nor its count of steps."""
+    build = make_plan(request_of("algo=ppo", "env=pendulum", "algo.normalise=[observations,rewards]")).build
+    params = {"train_batch_size_per_learner": 256, "num_epochs": 1}
+    runners = [AlgorithmRunner(build, params, 1, "fast", threads=1, scored_steps=1000) for _ in range(2)]
+    trained = []
+    for index, runner in enumerate(runners):
+        runner.train()
+        steps = STEPS.steps
+        if index:
+            with Copies() as copies:
+                played = [runner.play(copies=copies, episodes=3, seed=5, env={}).returns for _ in range(2)]
+            assert played[0] == played[1], "the same episodes"
+            assert len(set(played[0])) == 3
+        assert STEPS.steps == steps
+        trained.append((runner.train(), runner._observation_stats()["count"]))
+        runner.stop()
+    assert trained[0] == trained[1]
+
+
 FAILING = (
     "env=gym", "env.id=failing:Failing-v0", "+env.kwargs.length=20", "algo=ppo", "env.restarts=100000",
-    "algo.env_runners.num_envs_per_env_runner=2", "objective.kind=info", "objective.key=energy",
+    "algo.env_runners.num_envs_per_env_runner=2", "objective.kind=info", "objective.key=energy", "metrics=[energy]",
 )  # fmt: skip
 WAYS = {
     "sync": ("fast", ()),
@@ -286,6 +309,7 @@ def test_cut_episodes_count_nowhere_however_copies_step(
     while progress.env_restarts < 4:
         progress = first.train()
     assert (progress.return_min, progress.return_max, progress.score) == (210.0, 210.0, 20.0)
+    assert progress.metrics == {"episode/energy": 20.0}
     assert progress.episodes in (2 * progress.env_restarts + extra for extra in range(5))
     assert "the simulator has closed the connection" in progress.fault
     first.save(tmp_path, {"env": plan.assignment_build()["env"]})
@@ -449,3 +473,147 @@ def test_the_env_runners_of_several_seeds_share_the_trials_bundles(
     finally:
         remove_placement_group(group)
     assert all(128 <= each < 132 for each in steps)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "engine"),
+    [
+        ((), "fast"),
+        (("env.vectorize=async",), "fast"),
+        (("env.vectorize=vector_entry_point",), "fast"),
+        (("algo=dqn", "algo.training.num_steps_sampled_before_learning_starts=1000"), "fast"),
+        (("+env.kwargs.plain=false",), "fast"),
+        pytest.param((), "rllib", marks=pytest.mark.slow),
+    ],
+)
+def test_metrics_are_the_same_however_copies_are_stepped(
+    request_of: Callable[..., Any], overrides: tuple[str, ...], engine: str
+) -> None:
+    """The shortest of them ends in the middle of an iteration, and the rare one is there in every third episode."""
+    runner = run_informing(request_of, *overrides, engine=engine)
+    try:
+        progress = runner.train()
+        while progress.env_steps < 150:
+            progress = runner.train()
+    finally:
+        runner.stop()
+    metrics = progress.metrics
+    assert {name: metrics[name] for name in metrics if name != "episode/rare"} == {
+        "episode/speed": 3.0, "episode/energy": 10.0, "episode/force": -1.0, "episode/rewards/forward": 2.5,
+        "episode/done": 1.0,
+    }  # fmt: skip
+    counts = progress.episodes_with
+    assert counts["episode/speed"] == progress.recent_episodes
+    assert 0 < counts["episode/rare"] <= progress.recent_episodes / 3 + 1
+
+
+@pytest.mark.parametrize("missing", [None, -1.0])
+def test_episodes_without_the_objectives_key_fail_no_trial(
+    request_of: Callable[..., Any], missing: float | None
+) -> None:
+    """Every third episode alone has it, as the check's has: the others are left out, or count as is set."""
+    words = ("objective.kind=info", "objective.key=rare", f"objective.missing={'null' if missing is None else missing}")
+    runner = run_informing(request_of, *words)
+    try:
+        progress = runner.train()
+    finally:
+        runner.stop()
+    report = merge_seeds([progress], 0.0)
+    if missing is None:
+        assert report["score"] == report["episode/rare"] >= 3.0
+        assert 0 < report["scored_episodes"] < report["recent_episodes"] / 2
+    else:
+        assert report["score"] < report["episode/rare"]
+        assert "scored_episodes" not in report
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_half_episode_at_a_checkpoint_adds_no_half_sum(
+    request_of: Callable[..., Any], tmp_path: Path, plain: bool
+) -> None:
+    """An environment that can be pickled goes on in its episode; another one begins anew, without the half sum."""
+    kwargs = (f"+env.kwargs.plain={str(plain).lower()}", "algo.training.train_batch_size_per_learner=104")
+    runner = run_informing(request_of, *kwargs)
+    runner.train()
+    runner.save(tmp_path, {})
+    runner.stop()
+    runner = run_informing(request_of, *kwargs)
+    try:
+        runner.restore(tmp_path)
+        assert runner.train().metrics["episode/energy"] == 10.0
+    finally:
+        runner.stop()
+
+
+KNOBS = (
+    "env=gym", "~tuned", "env.id=knobs:Knobs-v0", "+env.kwargs={repeat: 1, weight: 1.0, size: 3}",
+    "objective.kind=info", "objective.key=earned", "algo.training.train_batch_size_per_learner=64",
+    "algo.training.num_epochs=1", "algo.env_runners.num_envs_per_env_runner=2",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", ["fast", pytest.param("rllib", marks=pytest.mark.slow)])
+def test_a_policy_is_judged_in_the_settings_environment(
+    request_of: Callable[..., Any], tmp_path: Path, engine: str
+) -> None:
+    """What is for learning only is not the policy's; what is part of the policy goes with it."""
+    plan = make_plan(request_of(*KNOBS, "+space.train_env.kwargs.weight=[choice,1,100]"))
+    params = {"train_env.kwargs.weight": 100.0, "env.kwargs.repeat": 4}
+    runner = AlgorithmRunner(plan.build, params, 1, engine, threads=1, scored_steps=1000)
+    progress = runner.train()
+    while not progress.episodes:
+        progress = runner.train()
+    runner.save(tmp_path, {})
+    runner.stop()
+    assert progress.return_mean == pytest.approx(100 * progress.score)
+    assert progress.episode_length_mean == 2
+    policy = load_policy(tmp_path, trust=True)
+    assert policy.info["env"]["kwargs"] == {"repeat": 4, "weight": 1.0, "size": 3}
+    assert policy.info["train_env"]["kwargs"] == {"repeat": 4, "weight": 100.0, "size": 3}
+    played = evaluate_checkpoint(tmp_path, 3, 0)
+    assert max(played.lengths) == 2
+    assert max(played.returns) <= 8
+
+
+def test_a_large_reward_for_learning_wins_nothing(request_of: Callable[..., Any]) -> None:
+    """The episodes by which trials are scored pay what the settings say."""
+    words = (*KNOBS, "objective.kind=return", "objective.key=null", "score.episodes=10")
+    plan = make_plan(request_of(*words, "+space.train_env.kwargs.weight=[choice,1,100]"))
+    scores = []
+    for weight in (1.0, 100.0):
+        runner = AlgorithmRunner(plan.build, {"train_env.kwargs.weight": weight}, 1, "fast", 1, scored_steps=1000)
+        while not (progress := runner.train()).episodes:
+            pass
+        scores.append(runner.play(copies=None, episodes=10, seed=0).mean)
+        runner.stop()
+        assert progress.return_mean > 3 * weight
+    assert max(scores) <= 8
+
+
+def test_other_spaces_than_those_of_the_check_end_a_trial(request_of: Callable[..., Any]) -> None:
+    """Between the ends of a range nothing was checked."""
+    plan = make_plan(request_of(*KNOBS))
+    with pytest.raises(ConfigError, match=r"\(5,\)"):
+        AlgorithmRunner(plan.build, {"env.kwargs.size": 5}, 1, "fast", threads=1, scored_steps=1000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", [(), ("objective.kind=info", "objective.key=b.goals", "objective.direction=min")])
+def test_several_agents_have_metrics_and_objectives_by_agent(
+    request_of: Callable[..., Any], tmp_path: Path, objective: tuple[str, ...]
+) -> None:
+    words = ("env=pettingzoo", "env.id=informing_team", "env.policies=shared", "++metrics={a.goals: sum, b.goals: sum}")
+    small = ("algo.training.train_batch_size_per_learner=64", "algo.training.minibatch_size=32")
+    plan = make_plan(request_of(*words, *small, "algo.env_runners.num_envs_per_env_runner=1", *objective))
+    assert not any(note.startswith("metrics: ") for note in plan.notes)
+    runner = AlgorithmRunner(plan.build, {}, seed=1, engine="fast", threads=1, scored_steps=1000)
+    try:
+        progress = runner.train()
+        assert progress.metrics == {"episode/a/goals": 1.0, "episode/b/goals": 3.0}
+        assert (progress.return_mean, progress.score) == (8.0, 3.0 if objective else 8.0)
+        runner.save(tmp_path, {})
+    finally:
+        runner.stop()
+    result = evaluate_checkpoint(tmp_path, 2, 0)
+    assert result.metrics == {"episode/a/goals": (1.0, 1.0), "episode/b/goals": (3.0, 3.0)}
+    assert result.mean == progress.score

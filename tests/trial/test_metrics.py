@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -133,3 +134,48 @@ def test_a_slash_is_typed_as_a_point() -> None:
     with pytest.raises(ConfigError) as refused:
         check_criteria(Criteria(parse_constraints({"learner": {"vf_los": "< 3"}})))
     assert refused.value.fix == "'+constraints.learner.vf_loss=< 3'"
+
+
+def test_metrics_are_means_over_the_seeds_that_have_them() -> None:
+    rare = {"episode/rare": math.nan, "episode/speed": 1.0}
+    one = Progress(1, 9, 1.0, metrics=rare, episodes_with={"episode/rare": 0, "episode/speed": 4}, recent_episodes=4)
+    other = replace(one, metrics={"episode/rare": 6.0, "episode/speed": 3.0}, recent_episodes=5)
+    other = replace(other, episodes_with={"episode/rare": 2, "episode/speed": 5}, scored_episodes=5)
+    report = merge_seeds([replace(one, scored_episodes=4), other], 0.0)
+    assert (report["episode/rare"], report["episode/speed"]) == (6.0, 2.0)
+    assert (report["episodes_with/rare"], report["episodes_with/speed"], report["recent_episodes"]) == (2, 9, 9)
+    assert "scored_episodes" not in report
+    logged = select_logged(report)
+    assert {"episode/rare", "episodes_with/rare", "recent_episodes"} <= logged.keys()
+    assert merge_seeds([one, other], 0.0)["scored_episodes"] == 5
+    assert "recent_episodes" not in merge_seeds([Progress(1, 1, 1.0, recent_episodes=3, scored_episodes=3)], 0.0)
+
+
+def test_a_metric_of_the_name_score_counts_no_scores() -> None:
+    progress = Progress(1, 9, 1.0, metrics={"episode/score": 1.0}, episodes_with={"episode/score": 2})
+    report = merge_seeds([replace(progress, recent_episodes=4, scored_episodes=4)], 0.0)
+    assert (report["episodes_with/score"], "scored_episodes" in report) == (2, False)
+
+
+def test_no_score_is_not_replaced_by_the_return() -> None:
+    assert Progress(1, 1, 5.0).score == 5.0
+    assert math.isnan(Progress(1, 1, 5.0, score=math.nan, recent_episodes=3).score)
+
+
+PPO = next(row for row in TABLE.values() if row.name == "ppo")
+
+
+@pytest.mark.parametrize("name", ["episode/success", "episode/a/b", "episodes_with/success", "recent_episodes"])
+def test_a_bound_is_put_on_a_metric(name: str) -> None:
+    check_criteria(Criteria(parse_constraints({name: "> 0.9"}), second=name), PPO, 1, ["success", "a.b"])
+
+
+@pytest.mark.parametrize(
+    "criteria", [{"constraints": parse_constraints({"episode": {"sucess": "> 1"}})}, {"second": "episode/sucess"}]
+)
+def test_a_bound_on_no_metric_says_how_to_have_it(criteria: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as refused:
+        check_criteria(Criteria(**criteria), PPO, 1, ["success"])
+    assert refused.value.fix == "'+metrics.sucess=last'"
+    assert "did you mean 'episode/success'" in refused.value.allowed
+    check_criteria(Criteria(**criteria))  # Callbacks of an algorithm that is not known may log it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,38 @@ def test_an_iteration_longer_than_the_window_counts_as_a_whole() -> None:
         "score": -3.0,
         "episode_length_mean": 10.0,
         "episode_length_max": 10.0,
+        "recent_episodes": 40,
+        "scored_episodes": 40,
+        "metrics": {},
+        "episodes_with": {},
     }
+
+
+def test_metrics_are_means_over_the_episodes_of_the_score() -> None:
+    recent = RecentEpisodes(100, ["success", "a.b"])
+    recent.add(100, [EpisodeRecord(0.0, 1, 0.0, metrics=(9.0, 9.0))] * 5)
+    recent.add(300, [EpisodeRecord(1.0, 1, 1.0, metrics=(float(i % 2), math.nan)) for i in range(10)])
+    recent.add(310, [EpisodeRecord(cut=True)])
+    again = RecentEpisodes(100, ["success", "a.b"])
+    again.load(json.loads(json.dumps(recent.state())))
+    for each in (recent, again):
+        summary = each.summarize()
+        assert summary["metrics"]["episode/success"] == 0.5
+        assert math.isnan(summary["metrics"]["episode/a/b"])
+        assert summary["episodes_with"] == {"episode/success": 10, "episode/a/b": 0}
+        assert summary["recent_episodes"] == 10
+
+
+def test_episodes_without_a_score_are_left_out_and_counted(tmp_path: Path) -> None:
+    recent = RecentEpisodes(100)
+    recent.add(10, [EpisodeRecord(1.0, 1, score) for score in (1.0, math.nan, 3.0)])
+    summary = recent.summarize()
+    assert (summary["score"], summary["scored_episodes"], summary["recent_episodes"]) == (2.0, 2, 3)
+    (tmp_path / "episodes.json").write_text(json.dumps({"recent": recent.state(), "evaluated": 0}))
+    assert read_training_scores(tmp_path) == [1.0, 3.0]
+    recent = RecentEpisodes(100)
+    recent.add(10, [EpisodeRecord(1.0, 1, math.nan)])
+    assert math.isnan(recent.summarize()["score"])
 
 
 def test_an_episode_that_a_failure_has_cut_counts_nowhere() -> None:

@@ -8,6 +8,7 @@ import faulthandler
 import math
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from rltune.driver.plan import make_plan
 from rltune.engine.sampling.vector_envs import SyncEnvs
 from rltune.envs.step_count import STEPS, SamplingEnded
 from rltune.errors import Cause, ConfigError, GuestError, NonFiniteError, RewardError
-from rltune.records import CheckpointRecord
+from rltune.records import PLATEAU, TARGET_HELD, CheckpointRecord
 from rltune.trial import trainable
 from rltune.trial.supervisor import STOP_FILE
 from rltune.trial.trainable import Trial, describe_failure
@@ -130,6 +131,111 @@ def test_every_batch_reports_at_the_same_marks(batch: int, sampled: list[int], t
     trained = {result["env_steps"] for result in results if "env_steps_per_s" in result}
     assert trained == {result["env_steps"] for result in results}, "no rate where nothing was trained"
     assert sum("env_steps_per_s" in result for result in results) == len(trained)
+
+
+SCORE = {"episodes": 3, "seed": 7, "env": {}}
+
+
+def test_each_report_is_scored_by_the_same_episodes(tmp_path: Path) -> None:
+    trial = ToyTrial(make_task(tmp_path, reports=4, seeds=(1, 2), score=SCORE, checkpoint_every_s=600.0))
+    results = [trial.step() for _ in range(4)]
+    sampled = [result["env_steps"] for result in results]
+    assert [result["score"] for result in results] == [(steps / 1000) ** 2 for steps in sampled]
+    assert [result["return_mean"] for result in results] == [steps / 1000 for steps in sampled], "of the training"
+    assert trial._runners[0].played == trial._runners[1].played == [(steps, 7, 3) for steps in sampled]
+    best = [result["records"]["best"]["objective"] for result in results]
+    assert best == [result["score"] for result in results]
+    trial.stop()
+
+
+def test_an_iteration_past_several_reports_is_scored_once(tmp_path: Path) -> None:
+    trial = ToyTrial(make_task(tmp_path, reports=4, score=SCORE, params={"quality": 1.0, "batch": 4096}))
+    assert [trial.step()["score"] for _ in range(4)] == [4.096**2] * 4
+    assert len(trial._runners[0].played) == 1
+    trial.stop()
+
+
+def test_what_is_scored_before_any_episode_of_the_training(tmp_path: Path) -> None:
+    params = {"quality": 1.0, "fault": "no_episode"}
+    (first, last) = run_trial(make_task(tmp_path, score=SCORE, params=params, checkpoint_every_s=600.0))
+    assert (first["score"], last["score"]) == (0.25, 1.0)
+    assert math.isnan(last["return_mean"])
+
+
+def test_a_stop_during_a_score_plays_it_again_on_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = {"score": SCORE, "checkpoint_every_s": 600.0}
+    trial = ToyTrial(make_task(tmp_path, **task))
+    with monkeypatch.context() as patch:
+        patch.setattr(STEPS, "is_ending", True)
+        result = trial.step()
+    assert (result["interrupted"], result["env_steps"], "nominal_steps" in result) == (True, 500, False)
+    trial.stop()
+    rest = run_trial(make_task(tmp_path, **task, latest=result["records"]["latest"]))
+    assert reports(rest) == [(500, 0.25), (1000, 1.0)]
+
+
+def test_each_episode_of_a_score_is_a_sign_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trial, signs = ToyTrial(make_task(tmp_path, reports=1, score=SCORE)), list[int]()
+    monkeypatch.setattr(trial._supervisor, "report_progress", lambda: signs.append(1))
+    monkeypatch.setattr(trial._runners[0], "train", lambda: trial._runners[0]._progress)
+    trial._runners[0]._progress = replace(trial._state.progress[0], env_steps=1000)
+    trial.step()
+    assert len(signs) == 1 + SCORE["episodes"]
+    trial.stop()
+
+
+def test_an_end_plays_what_chooses_beside_what_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On other seeds: both may be the same environment."""
+    played = list[tuple[int, Mapping[str, Any]]]()
+
+    def play(trial: ToyTrial, folder: Path, copies: Any, seed: int, env: Mapping[str, Any]) -> Any:
+        played.append((seed, env))
+        return [float(len(played))] * trial.task.episodes, {"episode/part": [float(len(played))]}
+
+    monkeypatch.setattr(ToyTrial, "play", play)
+    kinds = {"evaluation_env": {"id": "Test-v0"}, "choice_env": {"id": "Validation-v0"}, "episodes": 5}
+    results = run_trial(make_task(tmp_path, evaluation_seed=100, checkpoint_every_s=600.0, **kinds))
+    assert (results[-1]["returns"], results[-1]["choice_returns"]) == ([1.0] * 5, [2.0] * 5)
+    assert results[-1]["metrics"] == {"episode/part": [1.0]}, "what is reported"
+    assert played == [(100, {"id": "Test-v0"}), (105, {"id": "Validation-v0"})]
+
+
+def test_a_trial_ends_once_its_score_has_held_the_target(tmp_path: Path) -> None:
+    """The toy's score is 0.1 after 100 steps, 0.2 after 200 and so on."""
+    task = make_task(tmp_path, reports=10, target=0.35, checkpoint_every_s=600.0)
+    results = run_trial(task)
+    assert reports(results) == [(100 * place, place / 10) for place in range(1, 6)]
+    assert [result["ended"] for result in results] == [None] * 4 + [TARGET_HELD]
+    assert results[-1]["done"]
+
+
+def test_a_trial_ends_whose_score_becomes_no_better(tmp_path: Path) -> None:
+    task = make_task(tmp_path, reports=10, plateau=3, params={"quality": 0.0}, checkpoint_every_s=600.0)
+    results = run_trial(task)
+    assert (len(results), results[-1]["ended"]) == (4, PLATEAU)
+
+
+def test_an_iteration_past_several_reports_holds_no_target(tmp_path: Path) -> None:
+    params = {"quality": 1.0, "batch": 600}
+    results = run_trial(make_task(tmp_path, reports=10, target=0.5, params=params, checkpoint_every_s=600.0))
+    assert [result["env_steps"] for result in results] == [600] * 6 + [1200]
+
+
+@pytest.mark.parametrize("num_before", [3, 5, 6])
+def test_a_certification_run_ends_early_and_plays_then(tmp_path: Path, num_before: int) -> None:
+    """Also if it is interrupted after that many results, before, at and after its end."""
+    task: dict[str, Any] = {"reports": 10, "target": 0.35, "episodes": 2, "kind": "certify"}
+    trial, latest = ToyTrial(make_task(tmp_path, **task)), None
+    results = []
+    for _ in range(num_before):
+        results.append(trial.step())
+        latest = results[-1]["records"].get("latest", latest)
+    best = next(result["records"]["best"] for result in reversed(results) if "best" in result["records"])
+    trial.stop()
+    rest = run_trial(make_task(tmp_path, **task, latest=latest, best=best))
+    assert rest[-1]["returns"] == [1.0] * 2
+    assert (rest[-1]["nominal_steps"], rest[-1]["ended"], rest[-1]["done"]) == (500, TARGET_HELD, True)
+    assert max(steps for steps, _ in reports([*results, *rest])) == 500
 
 
 def test_a_budget_that_its_reports_do_not_divide_has_whole_marks(tmp_path: Path) -> None:
@@ -387,14 +493,14 @@ def test_the_way_of_acting_is_kept_before_the_episodes(tmp_path: Path, monkeypat
     decision = {"deterministic": False, "episodes": 20, "deterministic_mean": -200.0, "sampled_mean": -12.0, "cut": 0}
     played: list[Path] = []
 
-    def play(trial: ToyTrial, folder: Path, copies: object) -> list[float]:
+    def play(trial: ToyTrial, folder: Path, *_: object) -> tuple[list[float], dict[str, list[float | None]]]:
         played.append(folder)
-        return [1.0]
+        return [1.0], {"episode/energy": [None]}
 
     monkeypatch.setattr("rltune.trial.trainable.choose_acting", lambda *_: decision)
     monkeypatch.setattr(ToyTrial, "play", play)
     *_, last = run_trial(make_task(tmp_path, kind="certify", episodes=3))
-    assert last["returns"] == [1.0]
+    assert (last["returns"], last["metrics"]) == ([1.0], {"episode/energy": [None]})
     record = CheckpointRecord(**last["records"]["best"])
     assert played == [open_checkpoint(tmp_path, record)]
     assert (record.env_steps, record.objective) == (1000, 1.0)

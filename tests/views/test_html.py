@@ -187,3 +187,21 @@ def test_two_objectives_have_a_section_of_their_own(tmp_path: Path) -> None:
     assert sections_of(page)["front"] == 1
     (reason,) = [row[-1] for row in rows_of(page, "trials") if row[0] == "0"]
     assert "train_s=75.25, " in reason
+
+
+def test_an_environments_argument_is_shown_by_its_name(tmp_path: Path) -> None:
+    name = "env.rewards.scale"
+    folder = write_sweep(tmp_path / "s", 0, None, "complete", f"+space.{name}=[loguniform,0.01,1]")
+    with closing(open_ledger(folder)) as ledger:
+        for number in range(12):
+            params = {"lr": 10 ** (-4 + number / 6), name: 10 ** (-2 + (5 * number % 12) / 6)}
+            ledger.trials.add(params, [number], train_s=1.0, drawn=params)
+            add_reports(ledger, number, {200 * place: 10.0 * params[name] * place for place in range(1, 6)})
+            ledger.trials.end(number, "COMPLETE", "")
+    page = page_of(folder)
+    assert ["lr", name] == [row[0] for row in rows_of(page, "values")]
+    assert rows_of(page, "values")[1][2] == "1"
+    assert "with the environment&#39;s settings" in page
+    axes = json.dumps(figures_of(page))
+    assert axes.count(f'"{name}"') >= 2, "in a slice and among the parallel axes"
+    assert sections_of(page)["slices"] == 2

@@ -34,6 +34,7 @@ def test_a_reader_tells_winner_stopped_and_failed_trials_apart(tmp_path: Path) -
 
 SPACES = {
     "lr": ("[loguniform,1e-4,1e-2]", [1e-4, 1e-3, 1e-2]),
+    "env.rewards.scale": ("[loguniform,0.01,1]", [0.01, 0.1, 1.0]),
     "minibatch_size": ("[pow2,32,128]", [32, 64, 128]),
     "fcnet_hiddens": ("[choice,[64,64],[256,256]]", [[64, 64], [256, 256], [64, 64]]),
 }

@@ -24,7 +24,7 @@ BOUND = {"train_s": "< 60"}
 
 def view_of(driver):
     view = SweepView.read(driver.ledger).in_folder(driver.folder)
-    return replace(view, settings={"algo": {"name": "ppo"}, "space": SPACE})
+    return replace(view, settings={"algo": {"name": "ppo"}, "env": {"id": "CartPole-v1"}, "space": SPACE})
 
 
 def write(driver):

@@ -25,7 +25,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig
 
 import rltune
-from rltune.algorithms.arguments import build_search_space, values_of
+from rltune.algorithms.arguments import build_search_space, name_arguments, values_of
 from rltune.algorithms.preflight import check_corners
 from rltune.cli.application.command import PolicyConfig
 from rltune.cli.application.composed import ComposedCommand
@@ -37,8 +37,9 @@ from rltune.config.schema import RunConfig, derive_env_name
 from rltune.config.validation import parse_config
 from rltune.envs.build import make_env
 from rltune.envs.observations import make_layout
+from rltune.envs.searched import list_corner_envs
 from rltune.envs.spec import EnvSpec, spec_of
-from rltune.envs.validation import check_env
+from rltune.envs.validation import check_envs
 from rltune.policies.extractors import ExtractorSpec, check_extractor
 from rltune.search.samplers import check_sampler
 from rltune.search.schedulers import build_stopping_rule
@@ -94,8 +95,9 @@ def composed(command: str, overrides: list[str], folder: Path | None = None) -> 
 def check_request(settings: DictConfig) -> RunConfig:
     """The checks of a request that need neither Ray nor a machine of a certain kind."""
     config = parse_config(settings)
-    space = build_search_space(config.algo, config.space)
-    values_of(config.algo, space.names)
+    arguments = name_arguments(config.algo, config.env)
+    space = build_search_space(arguments, config.space)
+    values_of(arguments, space.names)
     build_stopping_rule(config.scheduler.kind, config.scheduler.args, config.budget.env_steps)
     check_sampler(config.searcher.kind, config.searcher.args, space)
     return config
@@ -133,7 +135,8 @@ def test_the_pages_have_commands_of_every_kind() -> None:
     assert SNIPPETS
     assert set(OWN_FILES) == {
         "conf/env/windy.yaml", "conf/algo/mine.yaml", "conf/space/mine.yaml", "conf/env/heating.yaml", "heating.py",
-        "conf/env/plant.yaml", "my_tracker.py", "my_nets.py",
+        "conf/env/plant.yaml", "my_tracker.py", "my_nets.py", "my_algo.py", "my_envs.py",
+        "trading.py", "conf/env/trading.yaml", "conf/experiment/trading.yaml",
     }  # fmt: skip
 
 
@@ -147,7 +150,8 @@ def test_every_command_composes_with_the_real_configs(line: str, own_files: Path
     if command == "run":
         config = check_request(settings)
         if "<" not in line:
-            check_env(spec_of(config.env))
+            space, spec = build_search_space(name_arguments(config.algo, config.env), config.space), spec_of(config.env)
+            check_envs(spec, list_corner_envs(spec, space.corners()))
 
 
 def test_the_pages_own_network_can_be_trained_and_exported(own_files: Path) -> None:

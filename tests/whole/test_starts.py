@@ -12,6 +12,7 @@ import pytest
 
 pytestmark = pytest.mark.nightly
 
+SEARCHED = ("+env.kwargs.name=a", "+space.env.kwargs.name=[choice,a,b]", "warm_start=[{env.kwargs.name: b}]")
 CERTIFIED = ("certify=on", "certify.top=1", "certify.seeds=3", "certify.episodes=5")
 
 
@@ -24,6 +25,7 @@ CERTIFIED = ("certify=on", "certify.top=1", "certify.seeds=3", "certify.episodes
         (CERTIFIED, 2 * 3, 2),
         (("engine=rllib", "budget.trials=1"), 0, 1 + 1 + 1),
         (("env.vectorize=async", "budget.trials=1"), 0, 1 + 1 + 1),
+        (SEARCHED, 0, 2 + 2 + 1),
     ],
 )
 def test_a_sweep_starts_a_simulator_as_seldom_as_it_can(
@@ -40,4 +42,5 @@ def test_a_sweep_starts_a_simulator_as_seldom_as_it_can(
     started = [tuple(map(int, line.split())) for line in log.read_text().splitlines()]
     assert {number for _, number in started} == {1}, "open at once in a process"
     trials = 1 if "budget.trials=1" in words else 2
-    assert len(started) == 1 + trials + 2 * runs + evaluations, Counter(pid for pid, _ in started)
+    checks = 2 if words is SEARCHED else 1  # One for each environment that there may be.
+    assert len(started) == checks + trials + 2 * runs + evaluations, Counter(pid for pid, _ in started)

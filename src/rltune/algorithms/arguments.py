@@ -20,8 +20,11 @@ from rltune.config.capabilities import (
 from rltune.config.names import conf_dir
 from rltune.config.settings_file import load_settings
 from rltune.config.validation import check_normalise
+from rltune.envs.searched import ENV, TRAIN_ENV, is_of_env, list_env_arguments, require_env_argument
+from rltune.envs.spec import spec_of
 from rltune.errors import ABSENT, ConfigError, choices, nearest, spell
 from rltune.formatting import flatten_settings, format_value
+from rltune.search.conditions import split_condition
 from rltune.search.dimensions import KINDS, guess_kind
 from rltune.search.space import Space, parse_space
 
@@ -65,10 +68,20 @@ TRAINING_CHOICES: Mapping[str, tuple[Any, ...]] = {
 }
 
 
+def name_arguments(algo: Mapping[str, Any], env: Any) -> dict[str, Any]:
+    """Return an algo file with the environment's arguments beside its sections: all that a space may name.
+
+    Args:
+        algo: The algo file.
+        env: The environment, as `rltune.envs.spec.spec_of` takes it.
+    """
+    return {**algo, **list_env_arguments(spec_of(env))}
+
+
 def list_arguments(algo: Mapping[str, Any]) -> dict[str, list[Path]]:
     """List the arguments of an algo file by name, each with the key paths at which it occurs."""
     arguments: dict[str, list[Path]] = {}
-    for path in _walk({key: value for key, value in algo.items() if key not in META}, ()):
+    for path in _walk({key: value for key, value in algo.items() if key not in (*META, ENV, TRAIN_ENV)}, ()):
         if len(path) > 1:
             arguments.setdefault(path[-1], []).append(path)
     return arguments | ({NORMALISE: [(NORMALISE,)]} if NORMALISE in algo else {})
@@ -87,6 +100,7 @@ def locate_argument(algo: Mapping[str, Any], name: str, key: str | None = None) 
     """Find the key path of an argument in an algo file.
 
     Args:
+        algo: The algo file; an environment's arguments are found in one of `name_arguments`.
         name: The argument's name, or the last parts of its path joined by dots if the name is ambiguous.
         key: How the user wrote it, for the error; None is ``space.<name>``.
 
@@ -94,6 +108,9 @@ def locate_argument(algo: Mapping[str, Any], name: str, key: str | None = None) 
         ConfigError: The argument does not exist, or the name is ambiguous.
     """
     parts = tuple(name.split("."))
+    if is_of_env(name):
+        require_env_argument(algo, name, key or f"space.{name}")
+        return parts
     if parts[0] == ENCODER_KWARGS and len(parts) > 1 and ENCODER_KWARGS in (algo.get("rl_module") or {}):
         return ("rl_module", *parts)
     paths = [path for path in list_arguments(algo).get(parts[-1], []) if path[-len(parts) :] == parts]
@@ -104,6 +121,11 @@ def locate_argument(algo: Mapping[str, Any], name: str, key: str | None = None) 
         is_known = name in (list_keywords(str(algo["class"]), "training") or [name])
         add = f"+algo.{NORMALISE}=[]" if name == NORMALISE else f"+algo.training.{name}=null"
         drop = f"drop it: ~{key}"
+        if len(parts) == 1:
+            of_env = f"{ENV}.kwargs.{name}"
+            is_in_file = name in (algo.get(ENV) or {}).get("kwargs", {})
+            value = "" if is_in_file else f" with +{of_env}=VALUE"
+            drop += f"; an argument of the environment is '+space.{of_env}=[...]'{value}"
         raise ConfigError(
             key,
             ABSENT,
@@ -126,7 +148,9 @@ def build_search_space(algo: Mapping[str, Any], raw: Mapping[str, Any]) -> Space
     """
     arguments, raw = list_arguments(algo), dict(flatten_settings(raw))
     for name, form in raw.items():
-        if name.startswith(f"{ENCODER_KWARGS}."):
+        if is_of_env(name):
+            require_env_argument(algo, name, f"space.{name}", form, _find_first_value(name, form))
+        if is_of_env(name) or name.startswith(f"{ENCODER_KWARGS}."):
             continue
         if str(name).rpartition(".")[2] not in arguments and (close := nearest(str(name), arguments)):
             raise ConfigError(
@@ -146,7 +170,16 @@ def build_search_space(algo: Mapping[str, Any], raw: Mapping[str, Any]) -> Space
                 f"algo.{path}={format_value(in_file if isinstance(form, list) else form)}",
             )
     unambiguous = tuple(name for name, paths in arguments.items() if len(paths) == 1)
-    return parse_space(raw, values_of(algo, unambiguous))
+    of_env = {
+        name: value for root in (ENV, TRAIN_ENV) for name, value in flatten_settings(algo.get(root, {}), key=root)
+    }
+    return parse_space(raw, values_of(algo, unambiguous) | of_env)
+
+
+def _find_first_value(name: str, form: Any) -> Any:
+    """Return a value that a parameter of the space may have, for advice."""
+    _, form = split_condition(name, form)
+    return form[1] if isinstance(form, list | tuple) and len(form) > 1 and form[0] in KINDS else form
 
 
 def values_of(algo: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
@@ -193,8 +226,9 @@ def _list_values(algo: Mapping[str, Any], space: Space) -> Iterator[tuple[str, A
     for name, value in (read_argument(algo, _REPLAY) or {}).items():
         yield f"algo.{'.'.join(_REPLAY)}.{name}", value, None
     for name, value in space.fixed.items():
-        yield f"space.{name}", value, None
-    for dimension in space.dimensions:
+        if not is_of_env(name):
+            yield f"space.{name}", value, None
+    for dimension in (each for each in space.dimensions if not is_of_env(each.name)):
         for value in dimension.args if dimension.kind == "choice" else dimension.ends():
             yield f"space.{dimension.name}", value, [dimension.kind, *dimension.args]
 
@@ -400,6 +434,8 @@ def apply_params(algo: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str
     if settings.get(ENCODER) and params.get(ENCODER, settings[ENCODER]) != settings[ENCODER]:
         settings[ENCODER_KWARGS] = None
     for name, value in params.items():
+        if is_of_env(name):  # These are set by `rltune.envs.searched.set_env_arguments`.
+            continue
         *sections, last = locate_argument(algo, name)
         node = merged
         for part in sections:

@@ -21,6 +21,7 @@ from rltune.algorithms.arguments import (
     MODULE_CLASS,
     NORMALISE,
     apply_params,
+    name_arguments,
     read_encoder,
 )
 from rltune.algorithms.checks import make_unknown_error
@@ -30,7 +31,8 @@ from rltune.config.entry_points import import_entry_point, is_subclass
 from rltune.envs.build import is_plain
 from rltune.envs.facts import EnvFacts
 from rltune.envs.observations import find_layout, find_network_spaces
-from rltune.envs.spec import EnvSpec
+from rltune.envs.searched import ENV, TRAIN_ENV, select_values, set_env_arguments
+from rltune.envs.spec import NATIVE, EnvSpec
 from rltune.errors import ABSENT, ConfigError
 
 if TYPE_CHECKING:
@@ -47,6 +49,8 @@ class Build:
 
     Attributes:
         algo: The algo file: name, class and sections.
+        env: The environment in which policies are judged.
+        train_env: The environment that the algorithm learns in; None if that is ``env``.
         vectorize: How copies of the environment step together: auto, sync, async or vector_entry_point.
         gpus: The number of GPUs of the trial, or a fraction of one.
         replicates: The number of algorithms in a trial, one for each seed; they take turns.
@@ -62,6 +66,17 @@ class Build:
     replicates: int = 1
     precision: str = "float32"
     facts: EnvFacts = field(kw_only=True)
+    train_env: EnvSpec | None = field(default=None, kw_only=True)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The algo file with the environment's arguments: all that a space may name."""
+        return name_arguments(self.algo, self.env)
+
+    @property
+    def training_env(self) -> EnvSpec:
+        """The environment that the algorithm learns in."""
+        return self.train_env or self.env
 
     @property
     def copies(self) -> int:
@@ -70,13 +85,21 @@ class Build:
         return 1 if self.vectorize == "async" else int(sampling.get("num_envs_per_env_runner") or 1)
 
     def with_params(self, params: Mapping[str, Any]) -> Build:
-        """Return this with a sample's values in the algo file, and what follows from them for the environment.
+        """Return this with a sample's values in the algo file and the environment, and what follows from them for it.
 
         That is what it normalises, whether the choices of an action are joined, and where its mask is.
         """
+        algo = apply_params(self.algo, params)
+        env = set_env_arguments(self.env, select_values(params, ENV))
+        train_env = set_env_arguments(self.training_env, select_values(params, ENV, TRAIN_ENV))
+        is_same = train_env == env
+        env, train_env = self._adapt(env, algo), self._adapt(train_env, algo)
+        return replace(self, algo=algo, env=env, train_env=None if is_same else train_env)
+
+    def _adapt(self, env: EnvSpec, algo: Mapping[str, Any]) -> EnvSpec:
+        """Return an environment as an algo file's settings and the facts have it."""
         from rltune.envs.spaces import has_other_choices  # Imported here, because Gymnasium loads slowly.
 
-        algo, env = apply_params(self.algo, params), self.env
         wanted = algo.get(NORMALISE, ())
         if "observations" in wanted:
             env = replace(env, normalise_observations=True)
@@ -88,7 +111,7 @@ class Build:
         joins = row.joins_choices or (mask is not None and mask.joint)
         if joins and env.policies is None and has_other_choices(self.facts.action_space):
             env = replace(env, joint_actions=True)
-        return replace(self, algo=algo, env=env)
+        return env
 
 
 def import_config_class(algo: Mapping[str, Any]) -> type[AlgorithmConfig]:
@@ -132,15 +155,15 @@ def build_config(build: Build, params: Mapping[str, Any], seed: int) -> Algorith
     from rltune.algorithms.connectors import NormaliseObservations
 
     build = build.with_params(params)
-    algo = build.algo
+    algo, env = build.algo, build.training_env
     config = import_config_class(algo)()
     has_processes = build.vectorize == "async"
-    if is_plain(build.env, build.facts) and not has_processes:
+    if is_plain(env, build.facts) and not has_processes:
         # The id is RLlib's own name for it, so that its native vector version can be used.
-        config.environment(env=build.env.id, env_config=dict(build.env.kwargs))
+        config.environment(env=env.id, env_config=dict(env.kwargs))
     else:
-        config.environment(env=register_for_rllib(build.env, build.facts if has_processes else None))
-    if build.env.rewards.get("normalise"):
+        config.environment(env=register_for_rllib(env, build.facts if has_processes else None))
+    if env.rewards.get("normalise"):
         discount = (algo.get("training") or {}).get("gamma")
         config.environment(env_config={DISCOUNT: float(config.gamma if discount is None else discount)})
     # By default RLlib (2.60) restarts a failing env runner forever and trains on without its samples. Here the
@@ -151,14 +174,14 @@ def build_config(build: Build, params: Mapping[str, Any], seed: int) -> Algorith
             _apply(config, section, dict(arguments), str(algo["name"]))
     if not config.normalize_actions:  # RLlib would send actions that lie outside of their space.
         config.environment(clip_actions=True)
-    if build.env.policies is not None:
+    if env.policies is not None:
         from rltune.algorithms.multi_agent import configure_agents
 
-        configure_agents(config, build.env, build.facts)
+        configure_agents(config, env, build.facts)
     else:
         from rltune.compat.row_catalog import see_rows
 
-        layout = find_layout(build.facts.observation_space, build.env)
+        layout = find_layout(build.facts.observation_space, env)
         if encoder := read_encoder(algo):
             from rltune.algorithms.encoders import use_extractor
             from rltune.policies.extractors import ExtractorSpec
@@ -167,10 +190,11 @@ def build_config(build: Build, params: Mapping[str, Any], seed: int) -> Algorith
         see_rows(config, layout)
     if config.is_offline:
         _read_recorded(config, build)
-    if build.env.normalise_observations:
-        columns = find_layout(build.facts.observation_space, build.env).vector_columns
+    if env.normalise_observations:
+        columns = find_layout(build.facts.observation_space, env).vector_columns
         config.env_runners(env_to_module_connector=NormaliseObservations(columns.start, columns.stop))
-    if build.vectorize not in ("auto", "sync"):
+    # What only single copies do, shaping rewards and recording episodes, goes before a native vector environment.
+    if has_processes or (build.vectorize == NATIVE and not env.needs_single_copies):
         config.env_runners(gym_env_vectorize_mode=build.vectorize)
     _share_resources(config, build)
     config.debugging(seed=seed, log_level="ERROR")

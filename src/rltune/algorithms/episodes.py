@@ -22,7 +22,10 @@ def report_episodes(config: Any) -> Any:
 
 def log_episode(*, episode: Any, metrics_logger: Any, prev_episode_chunks: Any = None, **others: Any) -> None:
     """Log the record of an episode that ended; RLlib calls this as ``on_episode_end``."""
-    record = episode.get_infos(-1).get(RECORD)
+    infos = episode.get_infos(-1)
+    # With several agents they are by agent, and each has the record.
+    parts = [infos, *(info for info in infos.values() if isinstance(info, dict))]
+    record = next((info[RECORD] for info in parts if RECORD in info), None)
     if record is None:
         # RLlib cuts episodes at the ends of rollouts, so the return is summed over the chunks. Their lengths are not
         # summed, because RLlib's learner may append an artificial step without reward to a chunk.

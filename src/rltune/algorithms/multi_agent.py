@@ -14,8 +14,10 @@ from ray.rllib.env.multi_agent_env import MultiAgentEnv
 from rltune.compat.row_catalog import see_rows_of_policies
 from rltune.envs import pettingzoo
 from rltune.envs.closing import close_env
+from rltune.envs.episode import RECORD
 from rltune.envs.facts import EnvFacts
 from rltune.envs.masks import MaskReader, MaskSource
+from rltune.envs.meter import EpisodeMeter
 from rltune.envs.observations import encode_observation, find_layout, find_network_spaces
 from rltune.envs.pettingzoo import assign_policies, describe_agent, policy_spaces, spaces_by_agent
 from rltune.envs.spaces import read_actions, to_python
@@ -32,12 +34,13 @@ class ParallelEnvAdapter(MultiAgentEnv):
 
     Args:
         env: The environment.
-        spec: Its specification.
+        spec: Its specification; if that asks for records, the infos of an episode's last step have one, each the same.
     """
 
     def __init__(self, env: Any, spec: EnvSpec) -> None:
         super().__init__()
         self.env, self.metadata = env, env.metadata
+        self._meter = EpisodeMeter(spec) if spec.needs_single_copies else None
         self.render_mode = getattr(env, "render_mode", None)
         self.possible_agents = list(env.possible_agents)
         self.agents = list(env.possible_agents)
@@ -60,6 +63,8 @@ class ParallelEnvAdapter(MultiAgentEnv):
         """Reset the environment, and return observations and infos by agent."""
         obs, info = self.env.reset(seed=seed, options=options)
         self.agents = list(self.env.agents)
+        if self._meter:
+            self._meter.begin()
         return self._encode(obs), dict(info or {})
 
     def _encode(self, obs: dict[str, Any]) -> dict[str, Any]:
@@ -89,7 +94,13 @@ class ParallelEnvAdapter(MultiAgentEnv):
         self.agents = list(self.env.agents)
         cut = over and any(truncated.values())
         ends = {**terminated, "__all__": over and not cut}, {**truncated, "__all__": cut}
-        return self._encode(obs), {agent: read_reward(reward) for agent, reward in rewards.items()}, *ends, dict(info)
+        numbers, infos = {agent: read_reward(reward) for agent, reward in rewards.items()}, dict(info)
+        if self._meter:
+            self._meter.add(sum(numbers.values()), infos)
+            if over:
+                record = self._meter.describe(infos)
+                infos = {agent: {**infos.get(agent, {}), RECORD: record} for agent in obs}
+        return self._encode(obs), numbers, *ends, infos
 
     def render(self) -> Any:
         """Render the wrapped environment."""

@@ -13,6 +13,7 @@ from rltune.algorithms.arguments import NORMALISE, count_env_runners
 from rltune.config.validation import NORMALISABLE
 from rltune.envs.spec import EnvSpec
 from rltune.envs.validation import can_normalise_rewards
+from rltune.formatting import flatten_settings
 from rltune.search.conditions import WHEN
 
 CONNECTOR = "env_to_module_connector"
@@ -68,7 +69,7 @@ def remove_from_space(raw: Mapping[str, Any], obstacles: Collection[str]) -> dic
 
     Choices that have become equal are one, and a single choice is a fixed value.
     """
-    return {name: _remove_from_form(name == NORMALISE, form, obstacles) for name, form in raw.items()}
+    return {name: _remove_from_form(name == NORMALISE, form, obstacles) for name, form in flatten_settings(raw)}
 
 
 def _remove_from_form(is_normalise: bool, form: Any, obstacles: Collection[str]) -> Any:

@@ -38,7 +38,7 @@ def check_corners(build: Build, space: Space) -> list[AlgorithmConfig]:
     """
     if find_capabilities(build.algo) is None:  # The others were checked before RLlib was imported.
         row = capabilities_of(import_config_class(build.algo))
-        check_algorithm(build.algo, space, row, several_agents=build.env.policies is not None)
+        check_algorithm(build.arguments, space, row, several_agents=build.env.policies is not None)
     from rltune.algorithms.encoders import without_extractor
     from rltune.compat.row_catalog import ENCODER
 

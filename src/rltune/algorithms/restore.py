@@ -57,6 +57,7 @@ def load_algorithm(
 def _register_environment(folder: Path) -> None:
     """Register the environment that a checkpoint was trained in with Ray, under the name in RLlib's config."""
     from rltune.algorithms.rllib_env import register_for_rllib
+    from rltune.envs.searched import ENV, TRAIN_ENV
     from rltune.envs.spec import spec_of
 
     about = folder.parent / INFO_FILE
@@ -64,5 +65,6 @@ def _register_environment(folder: Path) -> None:
         info = json.loads(about.read_text()) if about.is_file() else load_policy(folder.parent / "policy").info
     except PolicyError:
         return
-    if info.get("env"):
-        register_for_rllib(spec_of(info["env"]))
+    for key in (ENV, TRAIN_ENV):
+        if info.get(key):
+            register_for_rllib(spec_of(info[key]))

@@ -21,6 +21,7 @@ from rltune.certification.finalists import EVALUATION_SEED, Finalist
 from rltune.certification.result import Certification, Configuration
 from rltune.certification.selection import Player
 from rltune.envs.objective import Objective
+from rltune.envs.searched import SEARCHED, set_env_arguments
 from rltune.envs.spec import EnvSpec, spec_of
 from rltune.errors import RltuneError
 from rltune.formatting import format_interval, format_objective
@@ -44,7 +45,7 @@ class Candidate:
         sweep: The sweep's name.
         env_name: The environment's name, with which the model's name begins.
         algorithm: The algorithm's name, with which it ends.
-        env: The environment in which the winner was trained, and in which it is compared with the champion.
+        env: The environment in which the winner is compared with the champion: that of ``certify.env``.
         num_episodes: The number of episodes on which the winner was scored.
         settings: The sweep's settings as YAML, which are stored with the model.
         copies: How many copies of the environment the sweep has in a process; the sweep of the champion may have had
@@ -179,8 +180,8 @@ def _compare(
     who = f"version {before.version}" + (f" (sweep {sweep})" if sweep else "")
     if before.tags.get(ENV_TAG, candidate.env.digest) != candidate.env.digest:
         return False, (
-            f"{who} was trained in another environment ({before.tags.get('rltune.env')}; env.id, env.kwargs, "
-            "env.wrappers or the objective differ), so that their scores cannot be compared; "
+            f"{who} was measured in another environment ({before.tags.get('rltune.env')}; env.id, env.kwargs, "
+            "env.wrappers, certify.env or the objective differ), so that their scores cannot be compared; "
             f"env.name={candidate.env_name}-2 gives this policy a champion of its own"
         )
     if candidate.certification is None and before.tags.get("rltune.certified") == "true":
@@ -218,14 +219,30 @@ def _find_score(before: RegisteredModel, candidate: Candidate, registry: ModelRe
             policy = load_policy(files)
         except (RegistryError, RltuneError):  # Its files are gone, or come from an incompatible version of rltune.
             return None
-        if spec_of(policy.info["env"]).digest != candidate.env.digest:
+        # With the tag, its sweep has compared champions in this environment, whichever it was trained in.
+        if ENV_TAG not in before.tags and spec_of(policy.info["env"]).digest != candidate.env.digest:
+            return None
+        if (env := _set_searched(candidate.env, policy.info.get(SEARCHED) or {})) is None:
             return None
         with player.open(candidate.num_episodes):
-            env, copies = candidate.env.to_dict(), candidate.copies
-            future = player.start_evaluation(Path(files), candidate.num_episodes, env=env, copies=copies, trust=False)
+            future = player.start_evaluation(
+                Path(files), candidate.num_episodes, env=env.to_dict(), copies=candidate.copies, trust=False
+            )
             task, who = "evaluating the present champion for comparison", f"version {before.version}"
             theirs = player.finish_evaluation(future, task, who)
     return theirs.mean if theirs else None
+
+
+def _set_searched(env: EnvSpec, values: Any) -> EnvSpec | None:
+    """Return the environment of the comparison with the arguments that the champion's sweep has found for its policy.
+
+    What is imported and called stays what this sweep's own settings name; None if the values are no such arguments.
+    """
+    try:
+        spec = set_env_arguments(env, values)
+    except (AttributeError, KeyError, TypeError):
+        return None
+    return None if spec.has_variables and not env.has_variables else spec
 
 
 def _make_tags(candidate: Candidate) -> dict[str, str]:

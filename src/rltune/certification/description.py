@@ -8,13 +8,15 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rltune.certification.result import MIN_RUNS, Certification, Configuration
 from rltune.envs.objective import Objective
+from rltune.envs.spec import EPISODE
 from rltune.formatting import (
     TextTable,
+    format_count,
     format_difference,
     format_interval,
     format_number,
@@ -24,6 +26,7 @@ from rltune.formatting import (
 from rltune.records import BASELINE, Direction
 from rltune.statistics import bound_failure_rate, median_level
 
+MAX_METRICS = 3  # A table has a column for at most so many metrics of the user's own.
 TABLE_NAME = "certification"  # The file name, without its extension, of the tables in CSV and JSON.
 
 
@@ -44,12 +47,29 @@ COLUMNS: dict[str, Callable[[Configuration], str]] = {
 """What the table shows of each configuration, by the column's heading."""
 
 
+TARGET_COLUMN: dict[str, Callable[[Configuration], str]] = {
+    "steps to target": lambda row: "-" if row.target_steps is None else format_count(row.target_steps)
+}
+"""What it also shows if some runs have reached ``budget.target``."""
+
+
 def make_table(certification: Certification) -> TextTable:
     """Make the table of a certification: one row for each configuration, with the verdict in the last column."""
-    configurations = certification.configurations
-    rows = tuple((*(show(each) for show in COLUMNS.values()), certification.verdict(each)) for each in configurations)
+    configurations, metrics = certification.configurations, certification.metrics[:MAX_METRICS]
+    columns = COLUMNS | (TARGET_COLUMN if certification.has_target else {})
+    rows = []
+    for each in configurations:
+        numbers = [_format_metric(each.metrics.get(name, {})) for name in metrics]
+        rows.append((*(show(each) for show in columns.values()), *numbers, certification.verdict(each)))
     best = [each.name for each in configurations].index(certification.winner)
-    return TextTable((*COLUMNS, "verdict"), rows, best)
+    headings = (*columns, *(name.removeprefix(EPISODE) for name in metrics), "verdict")
+    return TextTable(headings, tuple(rows), best)
+
+
+def _format_metric(bounded: Mapping[str, float | None], key: str = "median") -> str:
+    """Format a metric with its interval if it has one."""
+    value = format_objective(bounded.get(key))
+    return value if bounded.get("low") is None else f"{value} ({format_interval(bounded)})"
 
 
 def explain_table(certification: Certification, objective: Objective) -> list[str]:
@@ -61,6 +81,11 @@ def explain_table(certification: Certification, objective: Objective) -> list[st
     """
     configurations = certification.configurations
     notes = ["ranked by the mean of the middle half of the runs"]
+    if certification.has_target:
+        notes = [
+            "ranked by the steps to budget.target, a median over the seeds, if most of the runs have held it "
+            "and are as good on fresh episodes; then by the mean of the middle half of the runs"
+        ]
     if sizes := sorted({each.num_seeds for each in configurations if each.low is not None}):
         levels = " or ".join(f"{median_level(size):.4g}% of cases by {size} seeds" for size in sizes)
         chosen = "; being chosen makes the winner's median a little too good, which its interval allows for"
@@ -78,6 +103,11 @@ def explain_table(certification: Certification, objective: Objective) -> list[st
         "failed: runs that ended with an error, and the failure rate that so few runs cannot exclude (95%, of a "
         "configuration that they did not choose)"
     )
+    if certification.metrics:
+        notes.append(
+            "metrics: the median of the runs' means over the episodes that have the number, and its interval; failed "
+            "runs are left out"
+        )
     few = [each for each in configurations if each.num_seeds < MIN_RUNS]
     notes += [f"{each.label}: {', '.join(map(format_objective, each.scores))}" for each in few]
     if failed := [each for each in configurations if each.failed_seeds]:
@@ -88,11 +118,14 @@ def explain_table(certification: Certification, objective: Objective) -> list[st
     if len(certification.seeds) < MIN_RUNS:
         notes.append(f"fewer than {MIN_RUNS} seeds bound no median: use certify.seeds={MIN_RUNS}")
     if policy := certification.policy:
+        interval = "" if policy.low is None else f" (95% interval {format_interval(vars(policy))})"
         notes.append(
-            f"policy: mean {objective.name} {format_objective(policy.mean)} (95% interval "
-            f"{format_interval(vars(policy))}) over {policy.episodes} fresh episodes; {policy.name} retrained on seed "
-            f"{policy.seed}"
+            f"policy: mean {objective.name} {format_objective(policy.mean)}{interval} over "
+            f"{format_number(policy.episodes, 'fresh episode')}; {policy.name} retrained on seed {policy.seed}"
         )
+        for name, bounded in policy.metrics.items():
+            where = format_number(int(bounded["episodes"] or 0), "episode")
+            notes.append(f"policy: {name} {_format_metric(bounded, 'mean')}, in {where} of {policy.episodes}")
     return notes
 
 
@@ -118,6 +151,10 @@ def describe_result(certification: Certification, objective: Objective) -> str:
             text += f"; the baseline's is {_format_median(baseline)}"
             text += f", but it cannot win: {baseline.broken}" if baseline.broken else ""
         text += f".{_compare_with_baseline(best)}"
+    if best.target_steps is not None:
+        text += f" It held budget.target after {best.target_steps:,.0f} environment steps (the median)"
+        theirs = baseline.target_steps if baseline and baseline is not best else None
+        text += "." if theirs is None else f", and the baseline after {theirs:,.0f}."
     if 1 < best.num_seeds < MIN_RUNS:
         text += f" Its runs reached {', '.join(map(format_objective, best.scores))}."
     elif best.num_seeds > 1:

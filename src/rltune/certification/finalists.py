@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 EVALUATION_SEED = 1_000_003  # The same in all sweeps, so that a champion and its challenger play the same episodes.
 OWN_SEED = 10_000_003  # The first seed of the range that `derive_own_seed` chooses from.
 RUN_SEED = 1_010_000_003  # The first seed of the range that `derive_run_seed` chooses from.
+SCORE_SEED = 2_110_000_003  # The same at each report of all trials and sweeps, so that scores differ by policies alone.
 RANGE = 1_000_000_000  # The length of both ranges. All seeds stay below 2**31, the limit of many libraries.
 Show = Callable[[str, int, int], None]
 """Shows the user which policy plays, how many episodes are done, and of how many."""
@@ -74,6 +75,7 @@ class Finalist:
         objective: The score of the trial in the search; None without a trial.
         folder: The checkpoint.
         run: The key of its run in MLflow: the trial's, or that of a certification run.
+        target_steps: The environment steps at which the trial held ``budget.target``; None if it did not.
         evaluation: Its evaluation on the episodes that are the same in every sweep; None if it was not evaluated.
         measured: Its evaluation on episodes that only this sweep plays. Users see these numbers. None if it was not
             measured.
@@ -87,6 +89,7 @@ class Finalist:
     run: RunKey
     evaluation: Evaluation | None = None
     measured: Evaluation | None = None
+    target_steps: int | None = None
 
     @property
     def score(self) -> float:
@@ -101,7 +104,8 @@ def rank_finalists(store: Store, records: Sequence[TrialRecord], direction: Dire
     for record in rank_records(records, direction):
         folder = store.open(record.checkpoint)
         if folder is not None:
-            yield Finalist(record.name, record.number, record.params, record.score, folder, record.run_key)
+            names = record.name, record.number, record.params
+            yield Finalist(*names, record.score, folder, record.run_key, target_steps=record.target_steps)
 
 
 def is_playable(folder: Path) -> bool:
@@ -127,6 +131,8 @@ def describe_winner(finalist: Finalist | None, sweep: Path, records: Sequence[Tr
         "objective": finalist.objective,
         "checkpoint": str(finalist.folder.relative_to(sweep)),
     }
+    if finalist.target_steps is not None:
+        summary["target_steps"] = finalist.target_steps
     if acting := read_acting(finalist.folder):
         summary["acting"] = acting
     if evaluation := finalist.measured:
@@ -137,4 +143,6 @@ def describe_winner(finalist: Finalist | None, sweep: Path, records: Sequence[Tr
             "low": evaluation.low,
             "high": evaluation.high,
         }
+        if evaluation.metrics:
+            summary["evaluation"]["metrics"] = evaluation.measure()
     return summary

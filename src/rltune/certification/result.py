@@ -17,6 +17,8 @@ from typing import Any
 from rltune.records import BASELINE, Direction, RunKey
 from rltune.statistics import ERROR_RATE, SPENT, count_wins_needed, interquartile_mean, median_interval
 
+ENDS = {"": "median", "_low": "low", "_high": "high"}
+"""The parts of a metric by the ends of their columns' names."""
 MIN_RUNS = min(SPENT)  # The fewest runs for an interval of their median, and the fewest pairs for a verdict.
 OUT_OF_ORDER = 1.0 - max(SPENT.values())  # The share of the error rate that is left for a test out of order.
 
@@ -27,11 +29,15 @@ class SeedResult:
 
     Attributes:
         seed: The training seed.
-        mean: The run's score.
-        returns: The return of each episode of the run's best checkpoint.
+        mean: The run's score, as it is reported.
+        returns: The return of each episode of the run's best checkpoint, as it is reported.
+        target_steps: The environment steps at which its training held ``budget.target``; None if it did not, or if the
+            mean of the episodes that choose is worse than the target.
+        choice_returns: The returns on the data that choose, whose mean decides the ranks; empty: ``returns`` are.
         checkpoint: The path of this checkpoint, relative to the sweep's folder.
         run: The key of the run in MLflow. Configurations with the same values share their runs.
         mlflow_run_id: The id of the run in MLflow; None without MLflow, or if MLflow has not answered yet.
+        metrics: The means of the user's own metrics over the run's episodes; None for one that no episode has.
     """
 
     seed: int
@@ -40,11 +46,20 @@ class SeedResult:
     checkpoint: str = ""
     run: RunKey = field(default_factory=lambda: RunKey(None))
     mlflow_run_id: str | None = None
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
+    choice_returns: tuple[float, ...] = ()
+    target_steps: int | None = None
+
+    @property
+    def rank_score(self) -> float:
+        """The score by which the run is compared with others."""
+        return fmean(self.choice_returns) if self.choice_returns else self.mean
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> SeedResult:
         """Rebuild the result from its dictionary, as JSON stores it."""
-        return cls(**{**raw, "returns": tuple(raw["returns"]), "run": RunKey(**raw["run"])})
+        returns = {key: tuple(raw.get(key, ())) for key in ("returns", "choice_returns")}
+        return cls(**{**raw, **returns, "run": RunKey(**raw["run"])})
 
 
 @dataclass(frozen=True)
@@ -74,6 +89,8 @@ class Configuration:
         wins_needed: How many have to be won to be better; None for the baseline, and if there are too few pairs.
         better: Whether it won as many: trained again on another seed, it does better than the baseline more often than
             not.
+        metrics: ``median``, ``low``, ``high`` and number of ``runs`` of each metric of the user's own, over the runs
+            that have it; the interval is that of the median. Failed runs have none.
     """
 
     name: str
@@ -94,6 +111,7 @@ class Configuration:
     num_ties: int = 0
     wins_needed: int | None = None
     better: bool = False
+    metrics: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
 
     @property
     def num_seeds(self) -> int:
@@ -122,6 +140,13 @@ class Configuration:
         return {result.seed: result.mean for result in self.per_seed} | failed
 
     @property
+    def target_steps(self) -> float | None:
+        """The median of the steps that the runs took to ``budget.target``; None if half of them did not reach it."""
+        steps = [run.target_steps or math.inf for run in self.per_seed] + [math.inf] * len(self.failed_seeds)
+        middle = median(steps) if steps else math.inf
+        return middle if math.isfinite(middle) else None
+
+    @property
     def median(self) -> float | None:
         """The median of the scores of all seeds; None if all seeds failed."""
         return median(self.scores) if self.per_seed else None
@@ -146,6 +171,8 @@ class CertifiedPolicy:
         mean: Mean of their returns.
         low: Lower end of the mean's 95% interval (`rltune.statistics.mean_interval`); None if it has none.
         high: Upper end of this interval.
+        metrics: ``mean``, ``low``, ``high`` and number of ``episodes`` of each metric of the user's own, over those of
+            the episodes that have it.
     """
 
     name: str
@@ -155,6 +182,7 @@ class CertifiedPolicy:
     mean: float
     low: float | None
     high: float | None
+    metrics: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -187,6 +215,11 @@ class Certification:
     def num_compared(self) -> int:
         """Number of certified configurations that are compared with the baseline."""
         return sum(configuration.num_pairs > 0 for configuration in self.configurations)
+
+    @property
+    def has_target(self) -> bool:
+        """Whether a configuration has reached ``budget.target`` with most of its runs."""
+        return any(row.target_steps is not None for row in self.configurations)
 
     def suggest_seeds(self) -> int | None:
         """Suggest how many seeds tell whether the winner is better, if it wins as often on more of them.
@@ -231,10 +264,19 @@ class Certification:
         """Return one flat dictionary of numbers for each configuration, without its parameters and single runs."""
         columns = ("name", "trial", "median", "low", "high", "worst", "difference", "num_pairs", "num_wins")
         return [
-            {key: getattr(row, key) for key in (*columns, "num_ties", "wins_needed")}
+            {
+                key: getattr(row, key)
+                for key in (*columns, "num_ties", "wins_needed", *["target_steps"] * self.has_target)
+            }
             | {"seeds": len(row.per_seed), "failed_seeds": len(row.failed_seeds), "verdict": self.verdict(row)}
+            | {f"{name}{end}": row.metrics.get(name, {}).get(key) for name in self.metrics for end, key in ENDS.items()}
             for row in self.configurations
         ]
+
+    @property
+    def metrics(self) -> list[str]:
+        """The names of the user's own metrics, in their order."""
+        return list(dict.fromkeys(name for row in self.configurations for name in row.metrics))
 
     def verdict(self, configuration: Configuration) -> str:
         """Return ``winner``, ``better`` (than the baseline), both, the reason why it cannot win, or an empty string."""
@@ -319,6 +361,9 @@ def judge_configurations(
 ) -> Certification | None:
     """Compare configurations by their runs: rank them, and test which are better than the baseline.
 
+    If the runs have played in two environments, then the episodes in one of them decide the ranks alone, and those in
+    the other one everything else: medians, intervals, and what is better than the baseline.
+
     The test is a sign test over pairs of runs that share their seed and their start states
     (`rltune.statistics.count_wins_needed`). Several configurations are tested in the order in which they were chosen,
     the next one only if the one before is better, so that all together are wrong no more often than one alone (Maurer
@@ -339,8 +384,9 @@ def judge_configurations(
         direction: Which scores are better.
 
     Returns:
-        The configurations ranked by excess failures, then by the interquartile mean and the mean of their scores; the
-        baseline comes before its equals, and those that break a constraint last. None if no configuration can win.
+        The configurations ranked by excess failures, then by the steps to ``budget.target`` of those whose runs reach
+        it, then by the interquartile mean and the mean of their scores; the baseline comes before its
+        equals, and those that break a constraint last. None if no configuration can win.
     """
     if not any(configuration.per_seed and not configuration.broken for configuration in configurations):
         return None
@@ -353,7 +399,8 @@ def judge_configurations(
     ]
     baseline = next((configuration for configuration in scored if configuration.name == BASELINE), None)
     judged = [_bound(configuration, direction) for configuration in _test_in_order(scored, baseline, direction)]
-    ranked = sorted(judged, key=partial(_rank, direction), reverse=True)
+    worst = direction.find_worst(score for run in runs for score in run.choice_returns or run.returns)
+    ranked = sorted(judged, key=partial(_rank, direction, worst or 0.0), reverse=True)
     ranked[0] = _allow_for_choice(ranked, direction)
     bounded = [
         replace(each, low=None, high=None) if math.inf in (abs(each.low or 0.0), abs(each.high or 0.0)) else each
@@ -362,12 +409,19 @@ def judge_configurations(
     return Certification(tuple(seeds), episodes, 0, tuple(bounded), bounded[0].name)
 
 
-def _rank(direction: Direction, configuration: Configuration) -> tuple[float, ...]:
-    """Return the sort key of a configuration; the winner has the highest key."""
-    scores = configuration.scores
+def _rank(direction: Direction, worst: float, configuration: Configuration) -> tuple[float, ...]:
+    """Return the sort key of a configuration; the winner has the highest key.
+
+    Args:
+        direction: Which scores are better.
+        worst: What a failed run counts as.
+        configuration: The configuration.
+    """
+    scores = [run.rank_score for run in configuration.per_seed] + [worst] * len(configuration.failed_seeds)
     return (
         not configuration.broken,
         -configuration.excess_failures,
+        -(configuration.target_steps or math.inf),
         direction.sign * float(interquartile_mean(scores)),
         direction.sign * sum(scores) / len(scores),
         configuration.name == BASELINE,
@@ -417,12 +471,49 @@ def _bound(configuration: Configuration, direction: Direction) -> Configuration:
     lost = -direction.sign * math.inf  # Nobody knows how bad a failed run would have been.
     scores = [result.mean for result in configuration.per_seed] + [lost] * len(configuration.failed_seeds)
     low, high = (median_interval(scores) if configuration.per_seed else None) or (None, None)
-    return replace(configuration, worst=direction.find_worst(configuration.scores), low=low, high=high)
+    worst = direction.find_worst(configuration.scores)
+    return replace(configuration, worst=worst, low=low, high=high, metrics=_bound_metrics(configuration))
+
+
+def _bound_metrics(configuration: Configuration) -> dict[str, dict[str, float | None]]:
+    """Return the median of each metric over the runs that have it, with its interval."""
+    bounded: dict[str, dict[str, float | None]] = {}
+    for name in dict.fromkeys(name for run in configuration.per_seed for name in run.metrics):
+        means = _list_means(configuration, name)
+        low, high = median_interval(means) or (None, None)
+        bounded[name] = {"median": median(means) if means else None, "low": low, "high": high, "runs": len(means)}
+    return bounded
+
+
+def _list_means(configuration: Configuration, name: str) -> list[float]:
+    """List the means of a metric in the runs that have it."""
+    return [mean for run in configuration.per_seed if (mean := run.metrics.get(name)) is not None]
+
+
+def _allow_in_metric(judged: Sequence[Configuration], name: str) -> dict[str, float | None]:
+    """Return a metric of the winner with a wider interval, on both sides: more of it may be better or worse."""
+    bounded = dict(judged[0].metrics[name])
+    if (ends := _read_ends(judged[0], name)) is None:
+        return bounded
+    pool: list[float] = []
+    for rival in judged:
+        others = _read_ends(rival, name)
+        if others is not None and not rival.broken and others[0] <= ends[1] and others[1] >= ends[0]:
+            pool += _list_means(rival, name)
+    ordered, third = sorted(pool), len(pool) // 3
+    return bounded | {"low": min(ends[0], ordered[third]), "high": max(ends[1], ordered[-1 - third])}
+
+
+def _read_ends(configuration: Configuration, name: str) -> tuple[float, float] | None:
+    """Return both ends of a metric's interval; None if it has none."""
+    bounded = configuration.metrics.get(name, {})
+    low, high = bounded.get("low"), bounded.get("high")
+    return None if low is None or high is None else (low, high)
 
 
 def _allow_for_choice(judged: Sequence[Configuration], direction: Direction) -> Configuration:
     """Return the winner with a wider interval, which allows for the bias of having been chosen as the best."""
-    winner = judged[0]
+    winner = replace(judged[0], metrics={name: _allow_in_metric(judged, name) for name in judged[0].metrics})
     if winner.low is None or winner.high is None:
         return winner
     pool = [

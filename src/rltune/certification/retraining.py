@@ -27,6 +27,7 @@ from rltune.checkpoints.store import Store
 from rltune.config.schema import CertifyConfig
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.ranking import rank_records
+from rltune.policies.result import measure_metric
 from rltune.policies.rllib_policy import REASON_FILE
 from rltune.records import BASELINE, TrialRecord
 
@@ -207,11 +208,29 @@ class Retraining:
     ) -> Configuration:
         configuration, _ = choice
         ended = [runs[key] for key in self._list_keys(choice)]
-        results = tuple(_result_of(run) for run in ended if run.state == "COMPLETE")
+        results = tuple(self._result_of(run) for run in ended if run.state == "COMPLETE")
         failed = tuple(run.seeds[0] for run in ended if run.state != "COMPLETE")
         # A trial that breaks a constraint is no finalist, but the baseline is certified in any case.
         broken = self._find_broken(configuration, ended, searched) if configuration.name == BASELINE else None
         return replace(configuration, per_seed=results, failed_seeds=failed, broken=broken)
+
+    def _result_of(self, run: TrialRecord) -> SeedResult:
+        """Convert the ledger's record of a complete run to a `SeedResult`."""
+        assert run.score is not None  # The recorder marks runs without a score or a checkpoint as failed.
+        assert run.checkpoint is not None
+        result = SeedResult(
+            seed=run.seeds[0],
+            mean=run.score,
+            returns=run.returns,
+            checkpoint=run.checkpoint.path,
+            run=run.run_key,
+            mlflow_run_id=run.mlflow_run_id,
+            choice_returns=run.choice_returns,
+            metrics={name: measure_metric(values)["mean"] for name, values in run.metrics.items()},
+        )
+        # Two good reports may be chance, and the training ended with them.
+        reaches = self._ledger.criteria.early_end.reaches(result.rank_score)
+        return replace(result, target_steps=run.target_steps if reaches else None)
 
     def _find_broken(
         self, configuration: Configuration, runs: Sequence[TrialRecord], searched: Sequence[TrialRecord]
@@ -237,20 +256,6 @@ class Retraining:
 
 def _has_ended(run: TrialRecord) -> bool:
     return run.state != "RUNNING"
-
-
-def _result_of(run: TrialRecord) -> SeedResult:
-    """Convert the ledger's record of a complete run to a `SeedResult`."""
-    assert run.score is not None  # The recorder marks runs without a score or a checkpoint as failed.
-    assert run.checkpoint is not None
-    return SeedResult(
-        seed=run.seeds[0],
-        mean=run.score,
-        returns=run.returns,
-        checkpoint=run.checkpoint.path,
-        run=run.run_key,
-        mlflow_run_id=run.mlflow_run_id,
-    )
 
 
 def _can_win(checkpoint_folder: Path) -> bool:

@@ -31,6 +31,7 @@ from rltune.certification.finalists import (
 )
 from rltune.certification.result import Certification, CertifiedPolicy
 from rltune.checkpoints.store import Store
+from rltune.config.early_end import NEVER, EarlyEnd
 from rltune.envs.child import CallGivenUpError, Child, call_again
 from rltune.envs.objective import Objective
 from rltune.errors import GuestError, RltuneError, describe_exception
@@ -201,6 +202,11 @@ class FinalEvaluation:
         player: Plays the episodes.
         objective: The objective of the scores; None is the return.
         keep: Stores that a finalist acts by sampling.
+        choice_env: What is changed of the environment for the episodes that choose the winner.
+        reported_env: What is changed of it for those that measure the winner, and by which champions are compared.
+        scores_are_played: Whether the scores of trials are of episodes that they have played, and not the training's.
+        early_end: When trials have ended early: of those that have reached the target, the one with the fewest steps
+            wins.
     """
 
     def __init__(
@@ -211,7 +217,14 @@ class FinalEvaluation:
         player: Player,
         objective: Objective | None = None,
         keep: Keep = lambda finalist, _: finalist,
+        choice_env: Mapping[str, Any] | None = None,
+        reported_env: Mapping[str, Any] | None = None,
+        scores_are_played: bool = False,
+        early_end: EarlyEnd = NEVER,
     ) -> None:
+        self._early_end = early_end
+        self._choice_env, self._reported_env = choice_env or {}, reported_env or {}
+        self._acting_env = self._choice_env if scores_are_played else None
         self._store, self._top, self._episodes, self._player = store, top, episodes, player
         self._objective, self._keep = objective or Objective(), keep
 
@@ -240,12 +253,19 @@ class FinalEvaluation:
             else:
                 notify(f"{finalist.name} cannot be evaluated: its network needs RLlib")
         playable = self._choose_acting(playable, notify)
-        with self._player.open((1 + len(playable)) * self._episodes):
+        num_measured = 1 if self._choice_env == self._reported_env else 2
+        with self._player.open((num_measured + len(playable)) * self._episodes):
             evaluated = self._evaluate(playable, notify)
             if evaluated:
-                best = max(evaluated, key=lambda finalist: direction.sign * finalist.score)
+                best = max(evaluated, key=self._rank)
                 return self._measure(best)
         return finalists[0] if finalists else None
+
+    def _rank(self, finalist: Finalist) -> tuple[float, float]:
+        """Return the sort key of a finalist; the winner has the highest key."""
+        # The reports at which it held the target may have been lucky, as the training ended with them.
+        steps = finalist.target_steps if self._early_end.reaches(finalist.score) else None
+        return -(steps or math.inf), self._objective.direction.sign * finalist.score
 
     def _choose_acting(self, finalists: Sequence[Finalist], notify: Callable[[str], None]) -> list[Finalist]:
         """Let each finalist act deterministically or by sampling, by episodes that count for nothing else."""
@@ -258,7 +278,10 @@ class FinalEvaluation:
         with self._player.open(acting.NUM_EPISODES * sum(map(bool, scores))):
             futures = {
                 index: self._player.start(
-                    "rltune.policies.acting:choose_acting", folder=str(finalist.folder), training_scores=scores[index]
+                    "rltune.policies.acting:choose_acting",
+                    folder=str(finalist.folder),
+                    training_scores=scores[index],
+                    env=self._acting_env,
                 )
                 for index, finalist in enumerate(finalists)
                 if scores[index]
@@ -272,7 +295,8 @@ class FinalEvaluation:
 
     def _evaluate(self, finalists: Sequence[Finalist], notify: Callable[[str], None]) -> list[Finalist]:
         """Evaluate all finalists on the same episodes; leave out those whose policy cannot be evaluated."""
-        futures = [self._player.start_evaluation(finalist.folder, self._episodes) for finalist in finalists]
+        play, env = self._player.start_evaluation, self._choice_env
+        futures = [play(finalist.folder, self._episodes, env=env) for finalist in finalists]
         evaluated = []
         for finalist, future in zip(finalists, futures, strict=True):
             task = f"evaluating the {format_number(len(futures), 'best trial')}"
@@ -283,11 +307,19 @@ class FinalEvaluation:
         return evaluated
 
     def _measure(self, winner: Finalist) -> Finalist:
-        """Evaluate the winner on other episodes; it stays the winner also if this second evaluation fails."""
-        seed = derive_own_seed(self._store.folder.name)
-        future = self._player.start_evaluation(winner.folder, self._episodes, seed)
+        """Evaluate the winner on other episodes; it stays the winner also if this second evaluation fails.
+
+        If the episodes that chose it were in another environment than champions are compared in, then the winner also
+        plays the ones by which champions are compared.
+        """
         task, who = "measuring the winner on other episodes", f"{winner.name}, on other episodes,"
-        return replace(winner, measured=self._player.finish_evaluation(future, task, who, winner.folder))
+        seeds = [derive_own_seed(self._store.folder.name)]
+        seeds += [EVALUATION_SEED] if self._choice_env != self._reported_env else []
+        play = partial(self._player.start_evaluation, winner.folder, self._episodes, env=self._reported_env)
+        measured, *compared = (
+            self._player.finish_evaluation(future, task, who, winner.folder) for future in list(map(play, seeds))
+        )
+        return replace(winner, measured=measured, evaluation=compared[0] if compared else winner.evaluation)
 
 
 def measure_policies(
@@ -296,6 +328,7 @@ def measure_policies(
     episodes: int,
     direction: Direction,
     player: Player,
+    env: Mapping[str, Any] | None = None,
 ) -> tuple[Certification, Finalist]:
     """Evaluate the policy of the winner's best run on episodes that did not choose it, which gives an unbiased mean.
 
@@ -308,6 +341,7 @@ def measure_policies(
         episodes: The number of episodes of each kind.
         direction: Which scores are better.
         player: Plays the episodes.
+        env: What is changed of the environment where results are measured that are reported.
 
     Returns:
         The certification with its policy, and the policy. Both are without measurements if the policy cannot be
@@ -317,18 +351,19 @@ def measure_policies(
         CallGivenUpError: The sweep has to end.
     """
     best = certification.best()
-    run = max(best.per_seed, key=lambda result: direction.sign * result.mean)
+    run = max(best.per_seed, key=lambda result: direction.sign * result.rank_score)
     folder = store.find(run.checkpoint) or store.folder / run.checkpoint
     winner = Finalist(best.name, best.trial, best.params, best.search_score, folder, run.run)
     if not is_playable(folder):
         return certification, winner
     with player.open(2 * episodes):
         seeds = (EVALUATION_SEED, derive_own_seed(store.folder.name))
-        futures = [player.start_evaluation(folder, episodes, seed) for seed in seeds]
+        futures = [player.start_evaluation(folder, episodes, seed, env=env) for seed in seeds]
         who = f"the policy of {winner.name}"
         task = "measuring the winner"
         compared, measured = (player.finish_evaluation(future, task, who, folder) for future in futures)
     if compared is None or measured is None:  # The configuration stays the winner.
         return certification, winner
-    policy = CertifiedPolicy(best.name, run.seed, run.checkpoint, episodes, measured.mean, measured.low, measured.high)
+    ends, num_played = (measured.mean, measured.low, measured.high), len(measured.returns)
+    policy = CertifiedPolicy(best.name, run.seed, run.checkpoint, num_played, *ends, metrics=measured.measure())
     return replace(certification, policy=policy), replace(winner, evaluation=compared, measured=measured)

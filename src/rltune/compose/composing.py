@@ -22,8 +22,9 @@ from rltune.config.names import conf_dir as conf_dir
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import load_settings
 from rltune.config.validation import parse_config
+from rltune.envs.searched import is_of_env
 from rltune.errors import ConfigError, RltuneError, choices
-from rltune.formatting import spell_command
+from rltune.formatting import flatten_settings, spell_command
 
 COMPOSED = "--composed"  # With this flag, `rltune run` reads composed settings from its standard input, for a service.
 _composing = threading.Lock()  # Hydra's state is global, so only one thread may compose at a time.
@@ -233,7 +234,8 @@ def _check_space(config: RunConfig, words: Sequence[str]) -> None:
     """
     space = next((word.partition("=")[2].strip("'") for word in words if word.startswith("space=")), "")
     algo, owner, arguments = config.algo["name"], space.partition("_")[0], list_arguments(config.algo)
-    unknown = [name for name in config.space if name.rpartition(".")[2] not in arguments]
+    names = [name for name, _ in flatten_settings(config.space) if not is_of_env(name)]
+    unknown = [name for name in names if name.rpartition(".")[2] not in arguments]
     if unknown and owner != algo and (conf_dir() / "algo" / f"{owner}.yaml").is_file():
         raise ConfigError(
             "space",

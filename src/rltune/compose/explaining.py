@@ -11,12 +11,13 @@ from typing import Any, get_origin
 from omegaconf import Container, DictConfig, OmegaConf
 from omegaconf.errors import GrammarParseError, InterpolationResolutionError, OmegaConfBaseException
 
-from rltune.config.advice import advise, advise_option, find_group, translate
+from rltune.config.advice import STOP, advise, advise_option, find_group, translate
 from rltune.config.bounds import describe_allowed, find_type, list_bounds
 from rltune.config.capabilities import MODEL_SETTINGS, SECTIONS, find_capabilities
 from rltune.config.names import conf_dir
 from rltune.config.schema import RunConfig
 from rltune.config.uris import conceal_setting
+from rltune.envs.searched import is_of_env
 from rltune.errors import ABSENT, ConfigError, RltuneError, choices, nearest, spell
 from rltune.formatting import spell_command
 from rltune.other_tools import Answer, find_answer
@@ -68,7 +69,7 @@ def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> 
     # Hydra's parser of config groups raises ValueError, for example for tuned=null.
     if not isinstance(error, HydraException | OmegaConfBaseException):
         for key, _, option in (word.lstrip("+").partition("=") for word in words):
-            if re.match(r"space\.[^.]+\.", key):
+            if re.match(r"space\.[^.]+\.", key) and not is_of_env(key.removeprefix("space.")):
                 return _explain_mapping(key, option)
             if option in ("null", "true", "false") and (conf_dir() / key).is_dir():
                 options = sorted(path.stem for path in (conf_dir() / key).glob("*.yaml"))
@@ -293,9 +294,13 @@ def explain_unknown(word: str, key: str, settings: Mapping[str, Any], help_line:
         settings: All settings, nested.
         help_line: What to type if nothing is close.
     """
-    typed, _, value = word.lstrip("+~").partition("=")
+    typed, value = _split_stop(*word.lstrip("+~").partition("=")[::2])
+    if typed.startswith(f"{STOP}."):
+        key = typed
     if mapping := re.match(r"space\.[^.=]+=\{\s*(\w+)", word.lstrip("+")):
         return _explain_mapping(f"{typed}.{mapping[1]}", value)
+    if is_of_env(typed.removeprefix("space.")) and typed.startswith("space."):
+        return ConfigError(*split_word(word), ": no such key", *_advise_plus(word))
     is_section = key.startswith("algo.") and key.removeprefix("algo.") in SECTIONS
     if is_section or find_answer("setting", typed.rpartition(".")[2]):
         key = typed  # Hydra names the section, which only the algorithm's file lacks.
@@ -312,6 +317,12 @@ def explain_unknown(word: str, key: str, settings: Mapping[str, Any], help_line:
     return ConfigError(*split_word(word), ": no such key", allowed, fix or help_line)
 
 
+def _split_stop(key: str, value: str) -> tuple[str, str]:
+    """Return the first entry of Ray Tune's ``stop={episode_return_mean: 475}`` as key and value, others as they are."""
+    entry = re.fullmatch(r"\{\s*['\"]?([\w./]+)['\"]?\s*:\s*['\"]?([^,}'\"]+?)['\"]?\s*[,}].*", value)
+    return (f"{STOP}.{entry[1]}", entry[2]) if entry and key == STOP else (key, value)
+
+
 def _advise_addition(key: str, word: str, settings: Mapping[str, Any], addable: Sequence[str]) -> tuple[str, str]:
     """Say what is allowed in a group to which ``+`` adds keys, and what to type; empty if no name is close.
 
@@ -323,8 +334,7 @@ def _advise_addition(key: str, word: str, settings: Mapping[str, Any], addable: 
     """
     group, _, last = key.rpartition(".")
     if last in addable:
-        added = f"+{word.lstrip('+')}"
-        return "with +, a key that the files in conf/ do not set", f"'{added}'" if " " in added else added
+        return _advise_plus(word)
     close = nearest(last, addable)
     fix = ""
     if group == "space" and last in _list_training(settings):
@@ -333,6 +343,12 @@ def _advise_addition(key: str, word: str, settings: Mapping[str, Any], addable: 
         plus = "" if close in find_group(settings, group) else "+"
         fix = f"{plus}{group}.{close}={word.partition('=')[2]}"
     return choices(last, addable, close), fix
+
+
+def _advise_plus(word: str) -> tuple[str, str]:
+    """Say that a word adds a key, and how to type it."""
+    added = f"+{word.lstrip('+')}"
+    return "with +, a key that the files in conf/ do not set", f"'{added}'" if " " in added else added
 
 
 def _list_training(settings: Mapping[str, Any]) -> list[str]:

@@ -10,14 +10,27 @@ from pathlib import Path
 from typing import Any, get_args
 
 from rltune.config.bounds import find_type
+from rltune.envs.spec import ARRAY, TARGET
 from rltune.errors import ConfigError
 from rltune.other_tools import find_answer
 from rltune.search.dimensions import KINDS
 
-OPEN = ("algo", "constraints", "env", "scheduler", "searcher", "space")  # Config groups to which users may add keys.
+OPEN = (
+    "algo",
+    "constraints",
+    "env",
+    "metrics",
+    "scheduler",
+    "searcher",
+    "space",
+)  # Config groups to which users may add keys.
 
-MAPPINGS = ("env.kwargs", "env.per_copy", "env.encode")  # Settings whose keys are an environment's own.
+MAPPINGS = ("env.kwargs", "env.per_copy", "env.encode", "metrics", "score.env", "certify.env")
+"""Settings whose keys are an environment's own, or in no file."""
+FREE = ("env.encode.", "metrics.", "score.env.", "certify.env.")
+"""Groups in which any word adds a key; keys of env.kwargs may be in a file."""
 _NUMBER = re.compile(r"(?i)[+-]?(?:[\d._]+(?:e[+-]?\d+)?|inf|nan)|true|false")
+_IN_ENV = re.compile(r"(?:^|\.)(?:train_)?env\.(?:kwargs|wrappers)")
 _CALLED = re.compile(r"(\+*space\.[\w.]+)=((?:\w+\.)*)(\w+)\((.*)\)")
 
 
@@ -27,10 +40,10 @@ def spell_word(word: str, schema: type) -> str:
 
 
 def add_to_mapping(word: str) -> str:
-    """Let ``env.kwargs={size: 4}`` and ``env.encode.camera=image`` add keys, for which Hydra wants a ``++``."""
+    """Let ``env.kwargs={size: 4}`` and ``score.env.kwargs.split=test`` add keys, for which Hydra wants a ``++``."""
     key, _, value = word.partition("=")
     is_whole = key in MAPPINGS and value.lstrip().startswith("{")
-    return f"++{word}" if is_whole or key.startswith("env.encode.") else word
+    return f"++{word}" if is_whole or key.startswith(FREE) else word
 
 
 def write_range(word: str) -> str:
@@ -108,6 +121,8 @@ def spell_value(key: str, value: Any) -> str:
     """
     # Convert a NumPy scalar, which has `item` and no length.
     value = value.item() if hasattr(value, "item") and not hasattr(value, "__len__") else value
+    if type(value).__module__ == "numpy" and _IN_ENV.search(key):  # An argument of an environment stays an array.
+        value = {TARGET: ARRAY, "object": value.tolist(), "dtype": str(value.dtype)}
     value = value.tolist() if hasattr(value, "tolist") else value
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]

@@ -13,6 +13,9 @@ from rltune.config.schema import RunConfig
 from rltune.errors import choices, nearest, spell
 from rltune.other_tools import Answer, find_answer
 
+STOP = "stop"
+"""Ray Tune's mapping of metrics to the values at which a trial ends."""
+
 FREE = ("env.kwargs", "env.wrappers", "env.per_copy", "env.encode")  # Arguments of an environment may have any name.
 
 
@@ -27,6 +30,8 @@ def advise(key: str, value: Any, settings: Mapping[str, Any]) -> tuple[str, str]
     Returns:
         What is allowed; and the setting to type with its value, empty if none is close.
     """
+    if key.startswith(f"{STOP}."):  # Ray nests its metrics: `stop.env_runners/episode_return_mean`.
+        key = f"{STOP}.{re.split('[./]', key)[-1]}"
     group, _, last = key.rpartition(".")
     answer = None if key.startswith(FREE) else find_answer("setting", key) or find_answer("setting", last)
     if answer is not None and answer.fix and _applies(answer, settings):
@@ -112,7 +117,7 @@ def find_meant(key: str, settings: Mapping[str, Any]) -> str | None:
     spelled = next((path for path in paths if "." in path and path.replace(".", "_") == key), None)
     if spelled:
         return spelled
-    answer = find_answer("setting", last) or Answer()
+    answer = find_answer("setting", key) or find_answer("setting", last) or Answer()
     for name in answer.names:
         if (near := name.rpartition(".")[2]) in siblings and group:
             return f"{group}.{near}"

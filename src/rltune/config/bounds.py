@@ -43,7 +43,9 @@ class Bounds:
         words = f"one of: {', '.join(self.choices)}" if self.minimum is None else ", ".join(self.choices)
         if self.minimum is None:
             return words
-        if self.exclusive_minimum:
+        if self.minimum == -math.inf:
+            numbers = "of any size"
+        elif self.exclusive_minimum:
             numbers = f"above {_format(self.minimum)}"
         elif self.maximum < sys.float_info.max:
             numbers = f"from {_format(self.minimum)} to {_format(self.maximum)}"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from rltune.config.schema import BudgetConfig, RunConfig
+from rltune.config.schema import BudgetConfig, RunConfig, ScoreConfig
 
 STEPS_SPENT = "budget.total_env_steps is spent"
+SCORE_EPISODES = 10  # The episodes of a report if `score.env` is set and `score.episodes` is not.
 FIVE_SEEDS_FROM = 40  # The number of trials from which certification uses 5 seeds; for smaller sweeps 3 are cheaper.
 THREE_FINALISTS_FROM = 50  # The number of trials from which three configurations are certified, and not just one.
 
@@ -20,6 +21,13 @@ def size_certification(trials: int) -> tuple[int, int]:
         trials: The number of trials of the search.
     """
     return (3 if trials >= THREE_FINALISTS_FROM else 1), (5 if trials >= FIVE_SEEDS_FROM else 3)
+
+
+def size_score(score: ScoreConfig) -> int:
+    """Return the number of episodes that a trial plays at each report for its score; 0 takes those of the training."""
+    if score.episodes is not None:
+        return score.episodes
+    return SCORE_EPISODES if score.env else 0
 
 
 def fit_sizes(config: RunConfig, num_points: int | None = None) -> tuple[RunConfig, tuple[str, ...]]:

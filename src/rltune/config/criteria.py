@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rltune.config.early_end import NEVER, EarlyEnd
 from rltune.errors import ConfigError
 from rltune.formatting import flatten_settings
 from rltune.records import Check, Direction, TrialRecord
@@ -59,6 +60,7 @@ class Criteria:
         second_direction: Which values of the second objective are better.
         env_steps: A trial's whole budget.
         direction: Which scores are better.
+        early_end: When trials end before their budget is spent.
     """
 
     constraints: tuple[Constraint, ...] = ()
@@ -66,6 +68,7 @@ class Criteria:
     second_direction: Direction = Direction.MIN
     env_steps: int = 0
     direction: Direction = Direction.MAX
+    early_end: EarlyEnd = NEVER
 
     def judge(self, record: TrialRecord) -> TrialRecord:
         """Return a trial's record with the results of its constraints and the value of its second objective."""
@@ -80,6 +83,8 @@ class Criteria:
             return record.numbers.get(name, math.nan)
         if not record.env_steps:
             return math.nan
+        if record.state == "COMPLETE":  # It may have ended early, as `budget.target` has it.
+            return record.train_s
         return record.train_s * max(1.0, self.env_steps / record.env_steps)
 
 
@@ -96,13 +101,15 @@ def read_criteria(settings: Mapping[str, Any]) -> Criteria:
         ConfigError: A constraint is not a bound.
     """
     objective = settings.get("objective") or {}
-    second = objective.get("second") or {}
+    second, budget = objective.get("second") or {}, settings.get("budget") or {}
+    direction = Direction(objective.get("direction", Direction.MAX))
     return Criteria(
         constraints=parse_constraints(settings.get("constraints") or {}),
         second=second.get("key"),
         second_direction=Direction(second.get("direction", Direction.MIN)),
-        env_steps=int((settings.get("budget") or {}).get("env_steps") or 0),
-        direction=Direction(objective.get("direction", Direction.MAX)),
+        env_steps=int(budget.get("env_steps") or 0),
+        direction=direction,
+        early_end=EarlyEnd(budget.get("target"), budget.get("plateau"), direction),
     )
 
 

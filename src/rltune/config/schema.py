@@ -6,6 +6,7 @@ command line is answered at once.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,13 +55,18 @@ MAX_SEED = 2**32 - 1  # The largest seed that NumPy accepts.
 
 @dataclass
 class BudgetConfig:
-    """Limits of a sweep: trials, environment steps of one trial and of all, wall time, reports of one trial."""
+    """Limits of a sweep: trials, environment steps of one trial and of all, wall time, reports of one trial.
+
+    A trial ends before its steps are spent once its score holds ``target``, or is no better in ``plateau`` reports.
+    """
 
     trials: int = bounded(minimum=1, maximum=MAX_COUNT, example=48)
     env_steps: int = bounded(minimum=1, example=100_000)
     total_env_steps: int | None = bounded(None, minimum=1, example=1_000_000)
     wall_time_s: float | None = bounded(None, minimum=1, example=3600)
     reports: int = bounded(minimum=1, example=20)
+    target: float | None = bounded(None, minimum=-math.inf, exclusive_minimum=True, example=475)
+    plateau: int | None = bounded(None, minimum=1, example=5)
 
 
 @dataclass
@@ -104,10 +110,11 @@ class SecondObjectiveConfig:
 
 @dataclass
 class ObjectiveConfig:
-    """How an episode is scored: by its return, a value of its last info or a function; to be maximized or minimized."""
+    """How an episode is scored: by its return, a value of its infos or a function; to be maximized or minimized."""
 
     kind: str = bounded("return", choices=("return", "info", "package.module:function"))
     key: str | None = None
+    missing: float | None = None
     direction: str = bounded("max", choices=("max", "min"))
     second: SecondObjectiveConfig = field(default_factory=SecondObjectiveConfig)
 
@@ -182,16 +189,30 @@ class FailuresConfig:
 
 
 @dataclass
+class ScoreConfig:
+    """The episodes that a trial plays at each report, whose mean is its score, and what ``env`` changes for them.
+
+    ``episodes`` None follows from ``env``, see `rltune.config.budget.size_score`. With 0 episodes, those of the
+    training make the score.
+    """
+
+    episodes: int | None = bounded(None, minimum=0, example=10)
+    env: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
 class CertifyConfig:
     """Certification: the ``top`` best trials are retrained on ``seeds`` fresh seeds; 0 seeds only evaluates them.
 
-    ``top`` and ``seeds`` None follow from the number of trials, see `rltune.config.budget.size_certification`.
+    ``top`` and ``seeds`` None follow from the number of trials, see `rltune.config.budget.size_certification`. ``env``
+    changes the environment in which the results are measured that are reported.
     """
 
     top: int | None = bounded(None, minimum=0, example=3)
     seeds: int | None = bounded(None, minimum=0, maximum=MAX_COUNT, example=5)
     episodes: int = bounded(minimum=1, example=50)
     champion_episodes: int = bounded(minimum=1, example=100)
+    env: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -231,6 +252,8 @@ class RunConfig(Checked):
     algo: dict[str, Any] = field(default_factory=dict)
     env: EnvConfig = field(default_factory=EnvConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    metrics: Any = None
+    score: ScoreConfig = field(default_factory=ScoreConfig)
     constraints: dict[str, Any] = field(default_factory=dict)
     space: dict[str, Any] = field(default_factory=dict)
     wider: dict[str, Any] = field(default_factory=dict)

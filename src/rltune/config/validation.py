@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast, get_args, get_origin
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rltune.config.advice import advise, translate
+from rltune.config.advice import STOP, advise, translate
 from rltune.config.bounds import Checked, check_settings, describe_allowed, list_bounds, make_missing_error, read_types
 from rltune.config.buckets import BUCKETS, is_bucket
 from rltune.config.capabilities import MODEL_SETTINGS, SECTIONS
@@ -29,8 +29,9 @@ from rltune.other_tools import Answer, find_answer
 NORMALISABLE = ("observations", "rewards")
 MAX_NAME = 100  # The longest name, in characters.
 NAME = rf"[a-zA-Z0-9][a-zA-Z0-9_.-]{{0,{MAX_NAME - 1}}}"  # A regular expression for names of folders.
+ENV_GROUPS = ("env", "score.env", "certify.env", "space.env", "space.train_env")
 # In these settings ${oc.env:NAME} is resolved only when the environment is built, so that no file contains the value.
-WITH_VARIABLES = ("env.kwargs", "env.wrappers")
+WITH_VARIABLES = tuple(f"{group}.{key}" for group in ENV_GROUPS for key in ("kwargs", "wrappers"))
 T = TypeVar("T")
 SEE_KEYS = "add --cfg job to see all keys"
 
@@ -136,11 +137,12 @@ class _Conversion:
 
     def _make_unknown_error(self, key: str, value: Any) -> ConfigError:
         below = ""
-        while isinstance(value, Mapping) and len(value) == 1:  # Such as `+env.env_config.size=4`.
+        # Such as `+env.env_config.size=4`, and of Ray Tune's `stop` the first of several conditions.
+        while isinstance(value, Mapping) and (len(value) == 1 or (key == STOP and value)):
             name, value = next(iter(value.items()))
             below += f".{name}"
         shown = _show(value)
-        allowed, fix = advise(key, shown, self._settings)
+        allowed, fix = advise(f"{key}{below}" if key == STOP else key, shown, self._settings)
         answer = find_answer("setting", key.rpartition(".")[2])
         if answer is None or not answer.fix:  # What was typed below the unknown key belongs below the right one, too.
             fix = fix.replace("=", f"{below}=", 1)
@@ -179,13 +181,18 @@ def _escape_variables(plain: Any, key: str = "") -> Any:
 
     Their values may be secret. They are read when the environment is built, and are never written.
     """
-    if isinstance(plain, Mapping) and (key in ("", "env") or key.startswith(WITH_VARIABLES)):
+    if isinstance(plain, Mapping) and (_holds_env(key) or key.startswith(WITH_VARIABLES)):
         return {name: _escape_variables(value, f"{key}.{name}" if key else str(name)) for name, value in plain.items()}
     if isinstance(plain, list | tuple) and key.startswith(WITH_VARIABLES):
         return [_escape_variables(value, key) for value in plain]
     is_variable = isinstance(plain, str) and "${oc.env:" in plain and key.startswith(WITH_VARIABLES)
     # An interpolation that is already escaped stays as it is, because a second backslash would undo the escape.
     return re.sub(r"(?<!\\)\$\{", r"\\${", plain) if is_variable else plain
+
+
+def _holds_env(key: str) -> bool:
+    """Return whether a group of settings is, or holds, one that describes an environment."""
+    return not key or any(f"{group}.".startswith(f"{key}.") for group in ENV_GROUPS)
 
 
 def check_config(config: RunConfig) -> None:
@@ -248,6 +255,14 @@ def check_config(config: RunConfig) -> None:
             f"objective.second.key=train_s objective.second.direction={second.direction}",
         )
     check_pair(config.algo, config.env)
+    if config.score.env and config.score.episodes == 0:
+        raise ConfigError(
+            "score.episodes",
+            0,
+            "with score.env, in which these episodes are played",
+            "at least 1, or null for 10",
+            "score.episodes=10",
+        )
     _check_trials_per_gpu(config)
     _check_name("name", config.name)
     if config.resume == "auto" and config.name is None:
@@ -294,13 +309,12 @@ def check_pair(algo: Mapping[str, Any], env: EnvConfig) -> None:
             f"auto, sync or async with {key}",
             "env.vectorize=sync",
         )
-    unable = "vectorize=vector_entry_point" if env.vectorize == "vector_entry_point" else env.policies and "policies"
-    if env.restarts and unable:
+    if env.restarts and env.policies:
         raise ConfigError(
             "env.restarts",
             env.restarts,
-            f"with env.{unable}: single copies of the environment are made again",
-            "0, or copies of one agent's environment that step one by one or in processes of their own",
+            "with env.policies: copies of one agent's environment are made again",
+            "0 with several agents",
             "env.restarts=0",
         )
     _check_algo(algo)

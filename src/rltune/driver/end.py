@@ -39,6 +39,7 @@ from rltune.driver.requests.inbox import describe_user
 from rltune.driver.signals import end_process
 from rltune.driver.stopper import SweepStopper
 from rltune.driver.sweep import Sweep
+from rltune.envs.changes import change_spec
 from rltune.envs.child import CallGivenUpError, Child
 from rltune.errors import EXIT_TRY_AGAIN, describe_exception
 from rltune.ledger.ledger import Ledger
@@ -188,10 +189,22 @@ def select_winner(sweep: Sweep, records: Sequence[TrialRecord]) -> tuple[Finalis
                 sweep.tracker.wait_until_sent()  # The certification needs the ids of the MLflow runs.
                 is_retrained, certification = retraining.judge(records)
                 if certification:
-                    certification, winner = measure_policies(certification, store, episodes, direction, player)
+                    env = plan.reported_env
+                    certification, winner = measure_policies(certification, store, episodes, direction, player, env)
                     return winner, certification
             keep = partial(_keep_acting, sweep.ledger.trials, sweep.retention, sweep.tracker, store)
-            evaluation = FinalEvaluation(store, plan.certify.top or 0, episodes, player, plan.objective, keep)
+            evaluation = FinalEvaluation(
+                store,
+                plan.certify.top or 0,
+                episodes,
+                player,
+                plan.objective,
+                keep,
+                plan.score.env,
+                plan.reported_env,
+                scores_are_played=bool(plan.score.episodes),
+                early_end=plan.criteria.early_end,
+            )
             best = evaluation.select(records, note)
             if retraining and best:
                 note(_explain_uncertified(sweep.ledger, sweep.stopper, plan.folder, is_retrained))
@@ -270,7 +283,7 @@ def register_winner(
         sweep=plan.name,
         env_name=plan.env_name,
         algorithm=plan.algorithm,
-        env=plan.build.env,
+        env=change_spec(plan.build.env, plan.reported_env),
         num_episodes=plan.certify.champion_episodes,
         settings=format_settings(plan.settings),
         copies=plan.build.copies,

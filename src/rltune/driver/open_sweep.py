@@ -131,12 +131,18 @@ def recover_trials(ledger: Ledger, rule: StoppingRule, env_steps: int) -> list[s
     """
     notes: list[str] = []
     reopen_failed(ledger, notes.append)
-    decisions = replay_reports(rule, ledger.trials.read_curves())
+    reports = ledger.trials.read_curves()
+    decisions = replay_reports(rule, reports)
+    curves: dict[int, list[tuple[int, float]]] = {}
+    for report in reports:
+        curves.setdefault(report.number, []).append((report.env_steps, report.score))
     for record in ledger.trials.records():
         decision = decisions.get(record.number)
         if record.state != "RUNNING" or decision is None:
             continue
-        if isinstance(decision, Stop):
+        if ended := ledger.criteria.early_end.explain(curves[record.number]):
+            ledger.trials.end(record.number, "COMPLETE", ended)
+        elif isinstance(decision, Stop):
             ledger.trials.end(record.number, "PRUNED", decision.reason)
         elif max(record.reports) >= env_steps and record.score is not None:
             ledger.trials.end(record.number, "COMPLETE", WHOLE_BUDGET)

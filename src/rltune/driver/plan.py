@@ -19,6 +19,7 @@ from rltune.algorithms.arguments import (
     count_env_runners,
     count_gpus,
     count_learners,
+    name_arguments,
     widest_layer,
 )
 from rltune.algorithms.build import Build, make_inputs_absolute
@@ -30,7 +31,7 @@ from rltune.checkpoints.store import Store, open_store
 from rltune.cluster.ray_cluster import check_address, machine_of
 from rltune.cluster.resources import Machine, Request, Share, describe_idle_gpu, fit_share
 from rltune.config.authorship import find_key_file, find_key_problem
-from rltune.config.budget import fit_sizes
+from rltune.config.budget import SCORE_EPISODES, fit_sizes, size_score
 from rltune.config.capabilities import Capabilities, find_capabilities
 from rltune.config.criteria import Criteria, read_criteria
 from rltune.config.names import make_sweep_name, sweep_folder_of
@@ -44,6 +45,7 @@ from rltune.config.schema import (
     ResourcesConfig,
     RunConfig,
     SchedulerConfig,
+    ScoreConfig,
     SearcherConfig,
     TrackingConfig,
 )
@@ -55,15 +57,28 @@ from rltune.driver.warm_starts import (
     find_baseline,
     note_values_outside,
 )
+from rltune.envs.changes import check_changes
 from rltune.envs.child import Fork
 from rltune.envs.copies import make_limit_error
 from rltune.envs.facts import EnvFacts
 from rltune.envs.objective import Objective, check_objective
-from rltune.envs.spec import EnvSpec, spec_of, specify_env
-from rltune.envs.validation import check_rewards, examine_env, refuse_program
-from rltune.errors import ConfigError
+from rltune.envs.searched import (
+    ENV,
+    KWARGS,
+    TRAIN_ENV,
+    WRAPPERS,
+    is_changed,
+    is_of_env,
+    list_corner_envs,
+    list_env_arguments,
+)
+from rltune.envs.spec import RETURN, EnvSpec, parse_metrics, spec_of, specify_env
+from rltune.envs.validation import examine_env, refuse_program
+from rltune.errors import ABSENT, ConfigError, GuestError, spell
+from rltune.formatting import flatten_settings
 from rltune.probe import measure_on_gpu
 from rltune.records import BASELINE, PORTFOLIO, SEARCHER, TUNED, WARM_START, TrialRecord
+from rltune.search.dimensions import KINDS
 from rltune.search.samplers import SamplerTraits, build_sampler, check_sampler, check_searcher, get_traits
 from rltune.search.schedulers import StoppingRule, build_stopping_rule
 from rltune.search.seeds import derive_certification_seeds, derive_sampler_seed, derive_trial_seeds
@@ -77,6 +92,13 @@ LOCAL_LEDGER = (
     "the ledger is a file on this machine, and the storage gets a copy when the command ends: if this machine is lost "
     "before that, the checkpoints remain but not the sweep; study.storage=postgresql+psycopg://host/db keeps both"
 )
+
+ONE_ENV = (
+    "certify.env is not set, so that the winner is measured on the data that chose it, score.env; "
+    "'certify.env={kwargs: {split: test}}' names data that decide nothing"
+)
+
+FEW_EPISODES = 10  # With fewer episodes a report, scores are noisier than usual ones of training episodes.
 
 USUAL_EPISODE_STEPS = 1000  # The highest time limit of most of Gymnasium's tasks.
 
@@ -100,6 +122,7 @@ class Plan:
         store_address: The sweep's address in a bucket; None keeps everything in its folder.
         ledger_url: The address of the ledger's database with its login; None is a file in the folder.
         budget: The budget; a grid has no more trials than points.
+        score: The episodes that trials play at each report; ``episodes`` is a number.
         certify: The size of the certification; ``top`` and ``seeds`` are numbers.
         checkpoint: When training states are saved.
         failures: What happens to trials that fail.
@@ -133,6 +156,7 @@ class Plan:
     store_address: str | None
     ledger_url: str | None
     budget: BudgetConfig
+    score: ScoreConfig
     certify: CertifyConfig
     checkpoint: CheckpointConfig
     failures: FailuresConfig
@@ -172,6 +196,11 @@ class Plan:
     def objective(self) -> Objective:
         """The objective that scores measure."""
         return Objective.from_settings(self.build.env.objective)
+
+    @property
+    def reported_env(self) -> Mapping[str, Any]:
+        """What is changed of the environment where results are measured that are reported, and champions compared."""
+        return self.certify.env or self.score.env
 
     def with_notes(self, *notes: str) -> Plan:
         """Return a copy of the plan with further notes for the user."""
@@ -257,6 +286,8 @@ def describe_plan(plan: Plan) -> dict[str, Any]:
     steps_per_trial = budget.env_steps * plan.build.replicates
     search_steps = min(budget.trials * steps_per_trial, budget.total_env_steps or math.inf)
     runs = ((certify.top or 0) + 1) * certify.seeds if certify.seeds else 0
+    score_episodes = budget.reports * (plan.score.episodes or 0) * (budget.trials * plan.build.replicates + runs)
+    time_limit = plan.build.facts.time_limit
     return {
         "algorithm": plan.algorithm,
         "environment": plan.build.env.id,
@@ -268,6 +299,8 @@ def describe_plan(plan: Plan) -> dict[str, Any]:
         "search_env_steps": search_steps,
         "certification_runs": runs,
         "certification_env_steps": runs * budget.env_steps,
+        "score_episodes": score_episodes,
+        "score_env_steps": score_episodes * time_limit if time_limit else None,
         "notes": list(plan.notes),
     }
 
@@ -289,31 +322,35 @@ def make_plan(config: RunConfig, begun: Path | None = None, meanwhile: Callable[
     check_address(config.cluster)
     row, traits = find_capabilities(config.algo), get_traits(config.searcher.kind)
     criteria = read_criteria(asdict(config))
-    check_criteria(criteria, row, config.replicates)
-    space = build_search_space(config.algo, config.space)
-    check_algorithm(config.algo, space, row, several_agents=config.env.policies is not None)
+    check_criteria(criteria, row, config.replicates, parse_metrics(config.metrics))
+    arguments = name_arguments(config.algo, config.env)
+    space = build_search_space(arguments, config.space)
+    check_algorithm(arguments, space, row, several_agents=config.env.policies is not None)
     check_searcher(traits, space)
     request = _make_request(config, space, row)
     build_stopping_rule(config.scheduler.kind, config.scheduler.args, config.budget.env_steps)
     _check_places(config)
-    spec, facts, obstacles = _check_env(config, space, row, meanwhile)
+    searched_note = _check_searched_env(config, space, row)
+    spec, facts, obstacles = _check_env(config, arguments, space, row, meanwhile)
+    score, score_notes = _check_evaluations(config, spec, facts)
     encoder_notes = _check_encoders(config, space, spec, facts)
     env_notes = list_notes(obstacles, [config.algo, *space.corners()])
     given_settings, config = config, _leave_out(config, obstacles)
-    space = build_search_space(config.algo, config.space)
+    arguments = name_arguments(config.algo, config.env)
+    space = build_search_space(arguments, config.space)
     searcher_notes = check_searcher(traits, space)
     earlier, earlier_notes = collect_earlier_trials(
         config, space, traits, resumed=begun is not None, not_normalised=obstacles
     )
-    baseline = find_baseline(config.algo, space)
-    warm_starts, notes = collect_warm_starts(config.algo, config.warm_start, space, baseline)
+    baseline = find_baseline(arguments, space)
+    warm_starts, notes = collect_warm_starts(arguments, config.warm_start, space, baseline)
     from rltune.tracking.kinds import check_trackers  # Imported here, because SQLAlchemy loads slowly.
 
     check_trackers(config.tracking, config.notify)
     check_sampler(config.searcher.kind, config.searcher.args, space)
     tried = [*map(space.encode, warm_starts), *(trial.drawn or {} for trial in earlier)]
     portfolio, portfolio_notes = (
-        ((), ()) if traits.is_grid else collect_portfolio(config.algo, config.portfolio, space, tried)
+        ((), ()) if traits.is_grid else collect_portfolio(arguments, config.portfolio, space, tried)
     )
     baseline_origin = BASELINE if config.published.env_steps is None else TUNED
     origins = [WARM_START if number < len(config.warm_start) else baseline_origin for number in range(len(warm_starts))]
@@ -322,8 +359,10 @@ def make_plan(config: RunConfig, begun: Path | None = None, meanwhile: Callable[
         *env_notes,
         *facts.notes,
         *encoder_notes,
+        searched_note,
+        *score_notes,
         _describe_few_steps(config),
-        _describe_late_episodes(config, facts, row),
+        None if score.episodes else _describe_late_episodes(config, facts, row),
         _describe_missing_key(),
         *portfolio_notes,
         *searcher_notes,
@@ -343,7 +382,7 @@ def make_plan(config: RunConfig, begun: Path | None = None, meanwhile: Callable[
         resumed=begun is not None,
         # The name is stored, too, because a bucket keeps the sweep's files under it even if the folder is renamed.
         given_settings=redact_config(replace(given_settings, name=stored_name, take_over=False)),
-        settings=redact_config(replace(given_settings, budget=fitted.budget, certify=fitted.certify)),
+        settings=redact_config(replace(given_settings, budget=fitted.budget, score=score, certify=fitted.certify)),
         env_name=config.env.name,
         seed=config.seed,
         engine=config.engine,
@@ -352,6 +391,7 @@ def make_plan(config: RunConfig, begun: Path | None = None, meanwhile: Callable[
         store_address=make_address(config.storage, stored_name) if config.storage else None,
         ledger_url=config.study.storage,
         budget=fitted.budget,
+        score=score,
         certify=fitted.certify,
         checkpoint=config.checkpoint,
         failures=config.failures,
@@ -409,16 +449,25 @@ def _check_copies(config: RunConfig, space: Space, row: Capabilities | None) -> 
     factors = {"algo.env_runners.num_envs_per_env_runner": copies // env_runners, "replicates": config.replicates}
     if config.cluster.address is None:  # On a joined cluster, the env runners of a trial may lie on several nodes.
         factors["algo.env_runners.num_env_runners"] = env_runners
-    needed = math.prod(factors.values())
+    num_scoring = 1 if size_score(config.score) else 0  # The trial's seeds share the copy of their scores.
+    needed = math.prod(factors.values()) + num_scoring
     if spec.copy_limit is not None and needed > spec.copy_limit[1]:
         settings = [f"{key}={count}" for key, count in factors.items() if count > 1]
-        left, fewer = spec.copy_limit[1], list[str]()
+        left, fewer = spec.copy_limit[1] - num_scoring, list[str]()
+        if left < 1:
+            raise ConfigError(
+                "score.episodes",
+                size_score(config.score),
+                f"with {spec.copy_limit[0]}={spec.copy_limit[1]}: a trial plays these episodes beside its training",
+                "a copy for training and another one for the episodes of the reports",
+                f"score.episodes=0, or {spec.copy_limit[0]}=2",
+            )
         for key, count in reversed(factors.items()):  # The number of copies of a process is the first to be reduced.
             if count > left:
                 fewer.insert(0, f"{key}={left}")
             left //= min(count, left)
         raise make_limit_error(spec, needed, f"of one trial with {' and '.join(settings)}", " ".join(fewer))
-    return copies * config.replicates
+    return copies * config.replicates + num_scoring
 
 
 def _check_places(config: RunConfig) -> None:
@@ -443,29 +492,135 @@ def _describe_missing_key() -> str | None:
     )
 
 
+def _check_searched_env(config: RunConfig, space: Space, row: Capabilities | None) -> str | None:
+    """Refuse to search an environment's arguments where scores would say nothing about them; return a note on them.
+
+    Raises:
+        ConfigError: No trial steps the environment, or the returns that compare trials are of other rewards in each.
+    """
+    names = [name for name in space.names if is_of_env(name)]
+    learned = [name for name in names if name.startswith(f"{TRAIN_ENV}.")]
+    compared = [
+        dimension.name
+        for dimension in space.dimensions
+        if dimension.name.startswith((f"{ENV}.{KWARGS}.", f"{ENV}.{WRAPPERS}."))
+    ]
+    if names and row and row.offline:
+        problem = f": {row.name} learns from a file, and steps no environment"
+        raise ConfigError(f"space.{names[0]}", ABSENT, problem, "algorithms that sample", f"~space.{names[0]}")
+    if config.objective.kind == RETURN and learned and not size_score(config.score):
+        raise ConfigError(
+            f"space.{learned[0]}",
+            ABSENT,
+            ": trials would be compared by returns in different environments, and the largest rewards win",
+            "a score that is not the training's return: of episodes in the settings' environment, or another objective",
+            f"score.episodes={SCORE_EPISODES}, or objective.kind=info objective.key=...",
+        )
+    for key, changes in (("score.env", config.score.env), ("certify.env", config.certify.env)):
+        if name := next((name for name in names if is_changed(name, changes)), None):
+            problem = f": {key} has another value for all trials, so that none is judged with its own"
+            raise ConfigError(f"space.{name}", ABSENT, problem, f"{key} without it", f"~space.{name}, or change {key}")
+    if config.objective.kind != RETURN or not compared:
+        return None
+    return (
+        f"trials with different {', '.join(compared)} are compared by their returns: what changes rewards, and not "
+        f"only what a policy can reach, belongs into space.{TRAIN_ENV}"
+    )
+
+
 def _check_env(
-    config: RunConfig, space: Space, row: Capabilities | None, meanwhile: Callable[[], object] | None
+    config: RunConfig,
+    arguments: Mapping[str, Any],
+    space: Space,
+    row: Capabilities | None,
+    meanwhile: Callable[[], object] | None,
 ) -> tuple[EnvSpec, EnvFacts, dict[str, str]]:
     """Check that the environment can be built, that it provides the objective, and that the algorithm can act in it.
+
+    All of this is checked at each corner of the search space, too.
 
     Returns:
         Its specification, what was learned about it, and what cannot be normalised in it, with the reason.
     """
-    spec = specify_env(config.env, config.objective)
+    spec = specify_env(config.env, config.objective, config.metrics)
     vectorize = config.env.vectorize
-    check_rewards(spec, vectorize)
-    has_several_agents = spec.policies is not None
-    check_objective(spec.objective, vectorize=vectorize, several_agents=has_several_agents)
+    corners = list_corner_envs(spec, space.corners())
+    check_objective(spec.objective)
     refuse_program(spec)
-    facts = examine_env(spec, config.failures.stall_s, meanwhile)
+    typed_range = _find_range(spec)
+    try:
+        facts = examine_env(spec, config.failures.stall_s, meanwhile, corners)
+    except (ConfigError, GuestError) as error:
+        if typed_range is None:
+            raise
+        name, value, fix = typed_range
+        fix = f"{fix}, if it is to be searched; else: {error.fix}"
+        raise ConfigError(name, value, f": {error.what}", error.allowed, fix) from None
+    if typed_range:
+        name, value, fix = typed_range
+        note = f"{name}={spell(value)} goes to the environment as it is; to search it: {fix}"
+        facts = replace(facts, notes=(*facts.notes, note))
     if facts.time_limit:  # It ends its episodes by itself, so that its digest must not depend on the setting.
         spec = replace(spec, evaluation_steps=None)
     if facts.mask:
         spec = replace(spec, action_mask=facts.mask.to_dict())
     spaces = facts.find_policy_spaces()
-    check_spaces(config.algo, spec, spaces, row, space)
+    check_spaces(arguments, spec, spaces, row, space)
     check_mask(config.algo, config.env.id, facts.mask, facts.action_space, row)
-    return spec, facts, find_obstacles(config.algo, spec, vectorize, spaces)
+    shaped = next((corner for _, corner in corners if corner.rewards), spec)
+    return spec, facts, find_obstacles(config.algo, shaped, vectorize, spaces)
+
+
+def _find_range(spec: EnvSpec) -> tuple[str, Any, str] | None:
+    """Return an argument of the environment that looks like a range, with what searches it; None without one."""
+    for name, value in flatten_settings(list_env_arguments(spec)[ENV], key=ENV):
+        if isinstance(value, list) and len(value) > 1 and isinstance(value[0], str) and value[0] in KINDS:
+            one = f"++{name}={spell(value[1])}" if name.startswith(f"{ENV}.{KWARGS}.") else f"a value of {name}"
+            return name, value, f"{one} '+space.{name}={spell(value)}'"
+    return None
+
+
+def _check_evaluations(config: RunConfig, spec: EnvSpec, facts: EnvFacts) -> tuple[ScoreConfig, list[str]]:
+    """Check the environments of evaluations, and note what the episodes of the reports cost and are worth.
+
+    Returns:
+        How trials are scored, with a number of episodes, and the notes.
+
+    Raises:
+        RltuneError: One of them cannot be built, or its spaces are others than those of the sweep's environment.
+    """
+    num_episodes = size_score(config.score)
+    score = replace(config.score, episodes=num_episodes)
+
+    def examine(changed: EnvSpec) -> EnvFacts:
+        return examine_env(changed, config.failures.stall_s)
+
+    notes = [
+        note
+        for key, changes in (("score.env", score.env), ("certify.env", config.certify.env))
+        if changes
+        for note in check_changes(key, changes, spec, facts, examine)
+    ]
+    if num_episodes:
+        notes.append(describe_cost(num_episodes, config.budget.reports, config.replicates, facts.time_limit))
+    if 0 < num_episodes < FEW_EPISODES:
+        notes.append(
+            f"score.episodes={num_episodes}: so few episodes are noisy, and the stopping rule, best checkpoints and "
+            f"the choice of the winner follow them; score.episodes={FEW_EPISODES} or more"
+        )
+    if score.env and not config.certify.env:
+        notes.append(ONE_ENV)
+    return score, notes
+
+
+def describe_cost(episodes: int, reports: int, replicates: int, time_limit: int | None) -> str:
+    """Describe what the episodes of a trial's reports cost besides its budget."""
+    total = episodes * reports * replicates
+    steps = f", at most {total * time_limit:,} environment steps" if time_limit else ""
+    return (
+        f"score.episodes={episodes}: each trial also plays {total:,} episodes, the same at each of its reports{steps}; "
+        "they are not part of budget.env_steps"
+    )
 
 
 def _check_encoders(config: RunConfig, space: Space, spec: EnvSpec, facts: EnvFacts) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from rltune.certification.description import TABLE_NAME, write_table
-from rltune.certification.result import Certification
+from rltune.certification.result import ENDS, Certification
 from rltune.cluster.resources import Share, count_on_gpu
 from rltune.config.budget import SpentBudget
 from rltune.config.uris import resolve_uri
@@ -118,6 +118,8 @@ def _publish_certification(tracker: Feeds, folder: Path, certification: Certific
         tracker.artifact(path)
     for configuration in certification.configurations:
         numbers = {"score": configuration.median, "low": configuration.low, "high": configuration.high}
+        for name, bounded in configuration.metrics.items():
+            numbers |= {f"{name}{end}": bounded[key] for end, key in ENDS.items()}
         metrics = {f"certified_{name}": value for name, value in numbers.items() if value is not None}
         metrics["certified_failed_seeds"] = float(len(configuration.failed_seeds))
         tags = {"rltune.certified": certification.verdict(configuration) or "yes"}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from rltune.algorithms.arguments import build_search_space
+from rltune.algorithms.arguments import build_search_space, name_arguments
 from rltune.checkpoints.store import find_store
 from rltune.config.budget import fit_sizes
 from rltune.config.changes import (
@@ -153,7 +153,8 @@ def _fit(settings: Mapping[str, Any], config: RunConfig) -> tuple[RunConfig, Run
     for each in (to_typed(RunConfig, settings), config):
         traits = find_known_traits(each.searcher.kind)
         is_grid = traits is not None and traits.is_grid
-        num_points = build_search_space(each.algo, each.space).count_points() if is_grid else None
+        arguments = name_arguments(each.algo, each.env)
+        num_points = build_search_space(arguments, each.space).count_points() if is_grid else None
         fitted.append(fit_sizes(each, num_points)[0])
     return fitted[0], fitted[1]
 

@@ -7,29 +7,30 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from rltune.algorithms.arguments import list_arguments, locate_argument, values_of
+from rltune.algorithms.arguments import list_arguments, locate_argument, name_arguments, values_of
 from rltune.algorithms.normalising import remove_from_values
 from rltune.config.criteria import read_criteria
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import read_settings
 from rltune.config.validation import parse_config
+from rltune.envs.spec import specify_env
 from rltune.errors import ConfigError, StudyError, spell
-from rltune.formatting import format_number, format_value, spell_command
+from rltune.formatting import flatten_settings, format_number, format_value, spell_command
 from rltune.ledger.sweep_ref import LATEST, SweepRef
 from rltune.records import TrialRecord
 from rltune.search.samplers import SamplerTraits
-from rltune.search.space import Space
+from rltune.search.space import Space, name_values
 
 FROM_SWEEPS = "searcher.from_sweeps"
 SAME = (
     *("algo.class", "env.id", "env.kwargs", "env.wrappers", "env.policies"),
-    *("objective.kind", "objective.key", "objective.direction"),
+    *("objective.kind", "objective.key", "objective.direction", "objective.missing"),
 )
 """The settings that have to be equal so that the objectives of two sweeps can be compared."""
 
 
 def collect_warm_starts(
-    algo: Mapping[str, Any], wanted: Sequence[Any], space: Space, baseline: Mapping[str, Any]
+    arguments: Mapping[str, Any], wanted: Sequence[Any], space: Space, baseline: Mapping[str, Any]
 ) -> tuple[tuple[Mapping[str, Any], ...], tuple[str, ...]]:
     """Collect the configurations to try first, and notes on values in them that the search space excludes.
 
@@ -37,19 +38,22 @@ def collect_warm_starts(
     not among them. Values that the space fixes belong to each of them.
 
     Args:
-        algo: The algorithm file.
+        arguments: All that a space may name (`rltune.algorithms.arguments.name_arguments`).
         wanted: The configurations of ``warm_start``.
         space: The search space.
         baseline: The values of the baseline by name.
 
     Raises:
-        ConfigError: A warm start names an argument that the algorithm file does not have.
+        ConfigError: A warm start names an argument that the settings do not have.
     """
     dimensions = {dimension.name: dimension for dimension in space.dimensions}
     notes = [f"{name} is not searched, because {why}" for name, why in space.idle.items()]
     starts: list[Mapping[str, Any]] = []
-    for number, values in enumerate(wanted):
-        _check_names(algo, f"warm_start[{number}]", values)
+    for number, given in enumerate(wanted):
+        _check_mapping(f"warm_start[{number}]", given)
+        values = dict(name_values(given, dimensions))
+        for name in values:
+            locate_argument(arguments, name, f"warm_start[{number}].{name}")
         start = space.active_values({name: value for name, value in values.items() if name in dimensions})
         inside = space.encode(start)
         for name, value in values.items():
@@ -68,16 +72,20 @@ def collect_warm_starts(
     return tuple(starts), tuple(notes)
 
 
-def find_baseline(algo: Mapping[str, Any], space: Space) -> dict[str, Any]:
-    """Return the baseline's values by name: the algorithm file's own, or those that the space fixes.
+def find_baseline(arguments: Mapping[str, Any], space: Space) -> dict[str, Any]:
+    """Return the baseline's values by name: those of the algorithm's and the environment's settings, or of the space.
 
     The values of conf/tuned are in the algorithm file if there are any for the pair, and so are those that the command
     line sets.
 
+    Args:
+        arguments: All that a space may name (`rltune.algorithms.arguments.name_arguments`).
+        space: The search space.
+
     Raises:
-        ConfigError: The space names an argument that the algorithm file does not have.
+        ConfigError: The space names an argument that the settings do not have.
     """
-    in_file = values_of(algo, (*space.names, *space.idle))
+    in_file = values_of(arguments, (*space.names, *space.idle))
     searched = {dimension.name for dimension in space.dimensions}
     return {**space.active_values({name: in_file[name] for name in in_file if name in searched}), **space.fixed}
 
@@ -94,15 +102,15 @@ def note_values_outside(space: Space, baseline: Mapping[str, Any]) -> tuple[str,
 
 
 def collect_portfolio(
-    algo: Mapping[str, Any], wanted: Sequence[Any], space: Space, tried: Sequence[Mapping[str, Any]]
+    arguments: Mapping[str, Any], wanted: Sequence[Any], space: Space, tried: Sequence[Mapping[str, Any]]
 ) -> tuple[tuple[Mapping[str, Any], ...], tuple[str, ...]]:
     """Collect the configurations of ``portfolio`` that lie in the search space, and a note on the others.
 
     Parameters that are not searched stay as they are set. Searched ones that a configuration lacks have the value of
-    the algorithm file.
+    the settings.
 
     Args:
-        algo: The algorithm file.
+        arguments: All that a space may name (`rltune.algorithms.arguments.name_arguments`).
         wanted: The configurations of ``portfolio``.
         space: The search space.
         tried: The searched quantities by label of configurations that are tried anyway, or were in an earlier sweep.
@@ -111,8 +119,7 @@ def collect_portfolio(
         ConfigError: A configuration is no mapping.
     """
     dimensions = {dimension.name: dimension for dimension in space.dimensions}
-    in_file = values_of(algo, tuple(dimensions))
-    arguments = list_arguments(algo)
+    in_file, of_algo = values_of(arguments, tuple(dimensions)), list_arguments(arguments)
     starts: list[Mapping[str, Any]] = []
     seen, reasons, num_outside = list(tried), dict[str, str](), 0
     for number, values in enumerate(wanted):
@@ -120,7 +127,11 @@ def collect_portfolio(
         searched = {name: value for name, value in values.items() if name in dimensions}
         start = space.active_values(in_file | searched)
         drawn = space.encode(start)
-        unknown = {name: f"there is no {name}" for name in values if name.rpartition(".")[2] not in arguments}
+        unknown = {
+            name: f"there is no {name}"
+            for name in values
+            if name not in dimensions and name.rpartition(".")[2] not in of_algo
+        }
         outside = [name for name in searched if name in start and dimensions[name].label not in drawn]
         reasons |= unknown | {name: f"{name} outside {dimensions[name]}" for name in outside}
         if outside or unknown:
@@ -131,13 +142,6 @@ def collect_portfolio(
             starts.append(start)
     left_out = f"{num_outside} of the portfolio's {format_number(len(wanted), 'configuration')} left out: "
     return tuple(starts), (left_out + "; ".join(reasons.values()),) if reasons else ()
-
-
-def _check_names(algo: Mapping[str, Any], key: str, values: Any) -> None:
-    """Refuse a configuration that is not a mapping, or that has an argument which the algorithm file lacks."""
-    _check_mapping(key, values)
-    for name in values:
-        locate_argument(algo, str(name), f"{key}.{name}")
 
 
 def _check_mapping(key: str, values: Any) -> None:
@@ -222,6 +226,8 @@ def _read_sweep(name: str, config: RunConfig) -> tuple[RunConfig, list[TrialReco
     for key in SAME:
         section, _, setting = key.partition(".")
         before, now = theirs[section].get(setting), ours[section].get(setting)
+        if key == "objective.key" and before == now is not None:  # A metric of the same name may be another number.
+            before, now = (specify_env(each.env, each.objective, each.metrics).objective for each in (settings, config))
         if before != now:
             raise ConfigError(
                 FROM_SWEEPS,
@@ -242,8 +248,8 @@ def _place_trial(record: TrialRecord, earlier: RunConfig, config: RunConfig, spa
         return None
     searched = {dimension.name for dimension in space.dimensions}
     names = {*space.names, *record.params} - space.idle.keys()
-    values = _read_values(earlier.algo, names) | dict(record.params)
-    fixed = _read_values(config.algo, names - searched) | dict(space.fixed)
+    values = _read_values(earlier, names) | dict(record.params)
+    fixed = _read_values(config, names - searched) | dict(space.fixed)
     drawn = space.encode(space.active_values({name: values[name] for name in searched & values.keys()}))
     if any(values.get(name) != value for name, value in fixed.items()) or not space.is_fully_specified(drawn):
         return None
@@ -267,16 +273,17 @@ def _place_trial(record: TrialRecord, earlier: RunConfig, config: RunConfig, spa
 
 def _list_differences(earlier: RunConfig, config: RunConfig, space: Space) -> list[str]:
     """List the arguments of the algorithm that differ between two sweeps and are searched by neither."""
-    searched = {*space.names, *earlier.space}
+    searched = {*space.names, *dict(flatten_settings(earlier.space))}
     names = list_arguments(config.algo).keys() - searched
-    before, now = (_read_values(each.algo, names) for each in (earlier, config))
+    before, now = (_read_values(each, names) for each in (earlier, config))
     return [f"{name}={before.get(name)}, here {now[name]}" for name in sorted(now) if before.get(name) != now[name]]
 
 
-def _read_values(algo: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Return the values of arguments in the algorithm file; names that are missing or ambiguous are skipped."""
+def _read_values(config: RunConfig, names: Iterable[str]) -> dict[str, Any]:
+    """Return the values of arguments in a sweep's settings; names that are missing or ambiguous are skipped."""
     values: dict[str, Any] = {}
+    arguments = name_arguments(config.algo, config.env)
     for name in names:
         with contextlib.suppress(ConfigError):
-            values |= values_of(algo, (name,))
+            values |= values_of(arguments, (name,))
     return values

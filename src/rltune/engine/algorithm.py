@@ -70,6 +70,7 @@ class FastAlgorithm(StockCheckpoint):
         """
         update_global_seed_if_necessary("torch", self.config.seed)
         self.callbacks = [cls() for cls in _as_list(self.config.callbacks_class)]
+        self.logged = MetricsLogger(root=True)  # What they log goes into the next result, as with stock RLlib.
         # RLlib's other methods (evaluate, save_to_path, stop) read these attributes; the fast engine uses none of them.
         self.offline_data = None
         self.evaluation_config = self.config.get_evaluation_config_object()
@@ -226,6 +227,7 @@ class FastAlgorithm(StockCheckpoint):
             "learners": {DEFAULT_MODULE_ID: dict(self.learner_stats)},
             "timers": dict(self.timers_s),
             "num_env_steps_sampled_lifetime": self.counters["num_env_steps_sampled_lifetime"],
+            **self.logged.reduce(compile=True),
         }
 
     def log_result(self, result: dict[str, Any]) -> None:
@@ -364,5 +366,5 @@ def _call_back(algorithm: Any, event: str, **details: Any) -> None:
         event,
         algorithm.callbacks,
         getattr(algorithm.config, f"callbacks_{event}"),
-        kwargs={"algorithm": algorithm, "metrics_logger": algorithm.metrics, **details},
+        kwargs={"algorithm": algorithm, "metrics_logger": algorithm.logged, **details},
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 import gymnasium
@@ -20,7 +21,7 @@ from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from rltune.envs.episode import RECORD, EpisodeRecord
-from rltune.envs.spec import EnvSpec, resolve_variables
+from rltune.envs.spec import EnvSpec, resolve_arguments
 
 PREPROCESSING = "gymnasium.wrappers:AtariPreprocessing"
 FIRE_ON_RESET = "rltune.envs.atari:FireOnReset"
@@ -44,16 +45,17 @@ def make_native_atari(spec: EnvSpec, num_envs: int) -> StandardAtari | None:
     """
     module, _, name = spec.id.rpartition(":")
     wraps = [
-        (str(wrapper.get("entry_point")), resolve_variables(wrapper.get("kwargs") or {})) for wrapper in spec.wrappers
+        (str(wrapper.get("entry_point")), resolve_arguments(wrapper.get("kwargs") or {})) for wrapper in spec.wrappers
     ]
     points, kwargs = [point for point, _ in wraps], dict(wraps)
     order = [PREPROCESSING, *[FIRE_ON_RESET] * (FIRE_ON_RESET in points), FRAME_STACK]
     if module != "ale_py" or not name.endswith("-v5") or points != order or kwargs.get(FIRE_ON_RESET):
         return None
-    frames, stack, game = kwargs[PREPROCESSING], kwargs[FRAME_STACK], {**GAME, **resolve_variables(spec.kwargs)}
+    frames, stack, game = kwargs[PREPROCESSING], kwargs[FRAME_STACK], {**GAME, **resolve_arguments(spec.kwargs)}
     is_known = set(frames) <= {*DEFAULTS, *SAME} and set(stack) == {"stack_size"} and set(game) == set(GAME)
     unlike = any(frames.get(key, value) != value for key, value in SAME.items())
-    is_single = spec.objective or spec.restarts or spec.encode or set(spec.rewards) - {"scale", "clip"}
+    # It scales and clips rewards by itself.
+    is_single = replace(spec, rewards={}).needs_single_copies or spec.encode or set(spec.rewards) - {"scale", "clip"}
     if not is_known or unlike or game["frameskip"] != 1 or is_single:
         return None
     frames = DEFAULTS | frames

@@ -15,7 +15,7 @@ from rltune.envs.closing import close_env
 from rltune.envs.copies import Copy, build_copy, build_own, take_copies
 from rltune.envs.guest import import_guest
 from rltune.envs.pettingzoo import make_parallel_env
-from rltune.envs.spec import EXTRAS, WRAPPER_USAGE, EnvSpec, has_variables, parse_wrapper, resolve_variables, spec_of
+from rltune.envs.spec import EXTRAS, WRAPPER_USAGE, EnvSpec, are_resolved, parse_wrapper, resolve_arguments, spec_of
 from rltune.errors import ABSENT, ConfigError, GuestError, nearest
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def make_bare_env(spec: EnvSpec, copy: Copy | None = None, /, **kwargs: Any) -> 
     def make(copy: Copy) -> Any:
         if module := spec.registration.module:
             import_guest(module)  # Gymnasium imports it, too, but shows it the command line of this process.
-        arguments = {**resolve_variables(spec.kwargs), **copy.make_arguments(), **kwargs}
+        arguments = {**resolve_arguments(spec.kwargs), **copy.make_arguments(), **kwargs}
         return gymnasium.make(spec.id, **{"disable_env_checker": True, **arguments})
 
     return build_copy(spec, copy, make)
@@ -129,11 +129,11 @@ def make_training_env(
 
     def build(copy: Copy) -> Any:
         env = make_restarting(spec, functools.partial(make_flat_env, spec, copy, view=view, **kwargs))
-        if not (spec.rewards or spec.objective or spec.restarts):
+        if not spec.needs_single_copies:
             return env
         discount = DISCOUNT if reward_discount is None else reward_discount
         try:
-            return ShapedReward(env, spec.rewards, spec.objective, discount, reward_deviation)
+            return ShapedReward(env, spec, discount, reward_deviation)
         except BaseException:
             close_env(env)
             raise
@@ -155,13 +155,11 @@ def is_plain(spec: EnvSpec, facts: EnvFacts) -> bool:
 
     return (
         spec.policies is None
-        and not has_variables(spec.kwargs)
+        and are_resolved(spec.kwargs)
         and not spec.is_numbered
         and not spec.needs_context
         and not spec.wrappers
-        and not spec.rewards
-        and not spec.objective
-        and not spec.restarts
+        and not spec.needs_single_copies
         and find_layout(facts.observation_space, spec).is_row
         and read_actions(facts.action_space, joint=spec.joint_actions).is_identity
     )
@@ -219,7 +217,7 @@ def _import_wrapper(wrapper: Any, index: int) -> Callable[[Any], Any]:
             WRAPPER_USAGE,
             "see gymnasium.wrappers for names",
         )
-    return functools.partial(cls, **resolve_variables(wrapper.get("kwargs") or {}))
+    return functools.partial(cls, **resolve_arguments(wrapper.get("kwargs") or {}))
 
 
 def import_env_module(module: str, env_id: str) -> None:

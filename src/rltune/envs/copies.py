@@ -282,6 +282,11 @@ class Copy:
             shutil.rmtree(place.locks.folder / str(place.number), ignore_errors=True)
             place.locks.unlock(place.bytes)
 
+    def take(self) -> Copy:
+        """Take a number now, and return this copy, which keeps it until it is made."""
+        self._take()
+        return self
+
     def take_if_free(self) -> bool:
         """Take a number if a copy may be made now; return whether this copy has one, or needs none."""
         if not self.spec.is_numbered:

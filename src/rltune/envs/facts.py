@@ -30,7 +30,7 @@ class EnvFacts:
         observation_space: The space of its observations with the wrappers of the settings, before anything is
             flattened; a user's subclass as its Gymnasium base. With several agents a Dict of theirs.
         action_space: The space of its actions; with several agents a Dict of theirs.
-        time_limit: The steps after which Gymnasium truncates an episode; None without a limit.
+        time_limit: The most steps after which Gymnasium truncates an episode, whatever is searched; None: no limit.
         mask: Where it says which actions are legal; None if it does not, or ``env.action_mask=off`` leaves it out.
         metadata: Its metadata, of which only what JSON has.
         agents: All agents that there may be, in the environment's order; empty for an environment of one agent.

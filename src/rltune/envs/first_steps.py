@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from gymnasium import spaces
 from rltune.envs.actions import ActionParts
 from rltune.envs.guest import call_guest
 from rltune.envs.masks import AUTO, OFF, SETTING, MaskReader, MaskSource, draw_legal, find_mask
-from rltune.envs.objective import make_score
+from rltune.envs.meter import EpisodeMeter, find_value, list_keys, read_number
 from rltune.envs.observations import encode_observation, make_layout
 from rltune.envs.spaces import (
     check_observation,
@@ -28,9 +29,9 @@ from rltune.envs.spaces import (
     read_actions,
     to_python,
 )
-from rltune.envs.spec import EnvSpec
+from rltune.envs.spec import EPISODE, EnvSpec, name_metric, suggest_array
 from rltune.envs.step_count import describe_returned
-from rltune.errors import ABSENT, ConfigError, GuestError, read_text
+from rltune.errors import ABSENT, ConfigError, GuestError, nearest, read_text
 
 MAX_CHECKED_STEPS, MAX_CHECK_S = 10, 1.0  # The check of an environment ends after this many steps or seconds.
 # The longest random episode on which the objective is checked; with a longer one it is not checked.
@@ -60,7 +61,7 @@ class FirstSteps:
     """
 
     def __init__(self, env: Any, spec: EnvSpec) -> None:
-        self._env, self._setting = env, _find_setting(spec)
+        self._env, self._setting, self._advice = env, _find_setting(spec), suggest_array(spec)
         self._observation_space, self._action_space = env.observation_space, env.action_space
         self._layout = make_layout(env.observation_space, spec.encode)
         self._actions = read_actions(self._action_space)
@@ -82,7 +83,7 @@ class FirstSteps:
             GuestError: The reset has failed.
             ConfigError: What it returned is invalid.
         """
-        with _name_call(self._setting, "reset"):
+        with _name_call(self._setting, "reset", self._advice):
             observation, info = read_returned("reset", self._env.reset(seed=SEED))
             self._look(observation, info, "reset")
             return copy.deepcopy(observation)  # Some environments write each observation into the same array.
@@ -94,7 +95,7 @@ class FirstSteps:
             GuestError: The step has failed.
             ConfigError: What it returned is invalid.
         """
-        with self._explain_illegal(), _name_call(self._setting, call):
+        with self._explain_illegal(), _name_call(self._setting, call, self._advice):
             # Some environments write into the action, which is sent again later.
             returned = read_returned(call, self._env.step(copy.deepcopy(action)))
             observation, reward, terminated, truncated, info = returned
@@ -155,7 +156,7 @@ def check_first_steps(env: Any, spec: EnvSpec) -> tuple[MaskSource | None, list[
 
     Raises:
         GuestError: A reset or a step has failed.
-        ConfigError: What one of them returned is invalid, or the objective cannot be computed.
+        ConfigError: What one of them returned is invalid, or the objective or a metric cannot be computed.
     """
     play = FirstSteps(env, spec)
     began = time.monotonic()
@@ -173,8 +174,9 @@ def check_first_steps(env: Any, spec: EnvSpec) -> tuple[MaskSource | None, list[
         notes.append(describe_excess(play.excess))
     if play.mask:
         notes.append(describe_mask(play.mask))
-    if spec.objective:
-        _check_score(play, spec)
+    if spec.objective or spec.metrics:
+        play.reset()
+        notes += check_measures(spec, lambda call: play.step(play.draw_action(), call)[1:])
     return play.mask, notes
 
 
@@ -269,24 +271,68 @@ def find_difference(space: Any, one: Any, other: Any, part: str = "") -> str | N
     return f"{name} {first[place]:.6g} and {second[place]:.6g}"
 
 
-def _check_score(play: FirstSteps, spec: EnvSpec) -> None:
-    """Play a random episode, and refuse an objective that cannot be computed from the last step's info.
+def check_measures(spec: EnvSpec, step: Callable[[str], tuple[float, bool, Mapping[str, Any]]]) -> list[str]:
+    """Play a random episode, and refuse an objective or a metric that cannot be computed from it.
 
     An episode that has not ended after `SCORE_STEPS` or `SCORE_S` is not scored: the first trial finds such a fault.
 
+    Args:
+        spec: The environment's, which has been reset.
+        step: Takes a random step, of which it gets the name; returns reward, whether the episode is over, and the info.
+
+    Returns:
+        Notes on the metrics that no step has, as not every episode may have them.
+
     Raises:
-        ConfigError: The info of the last step lacks the key, or what is there is no number.
+        ConfigError: No info has what the objective reads and nothing counts then, or what one has is no number.
     """
-    score, total, began = make_score(spec.objective), 0.0, time.monotonic()
-    play.reset()
-    for length in range(1, SCORE_STEPS + 1):
-        _, reward, is_over, info = play.step(play.draw_action(), f"step {length} of the objective's episode")
-        total += reward
-        if is_over:
-            with _name_call(("objective.kind", spec.objective["kind"], ""), OBJECTIVE):
-                score(total, length, info)
+    meter, names, is_over, began = EpisodeMeter(spec), dict[str, None](), False, time.monotonic()
+    for number in range(1, SCORE_STEPS + 1):
+        reward, is_over, info = step(f"step {number} of a random episode, for objective and metrics")
+        meter.add(reward, info)
+        names |= dict.fromkeys(list_keys(info))
+        for key in spec.measured:
+            _check_number(spec, key, find_value(info, key), number)
+        if is_over and not spec.scores_infos:
+            with _name_call(("objective.kind", spec.objective.get("kind"), ""), OBJECTIVE):
+                meter.describe(info)
         if is_over or time.monotonic() - began > SCORE_S:
-            return
+            break
+    lacking = [key for key, value in meter.collect().items() if math.isnan(value)]
+    have = f"the infos have: {', '.join(names) or 'nothing'}"
+    key = str(spec.objective.get("key"))
+    if is_over and spec.scores_infos and key in lacking and "missing" not in spec.objective:
+        close = nearest(key, names)
+        raise ConfigError(
+            "objective.key",
+            key,
+            f": a random episode has no such number; {have}",
+            "a key of the infos, or a wrapper (env.wrappers) that adds it; if only some episodes have it, what counts "
+            "for the others, objective.missing",
+            (f"objective.key={close}, or " if close else "") + "objective.missing=0",
+        )
+    notes = []
+    for key in spec.metrics:
+        if key in lacking:
+            meant = f"; did you mean {close}?" if (close := nearest(key, names)) else ""
+            notes.append(
+                f"metrics: no step of a random episode has {key}. Episodes without it are left out of its mean, and "
+                f"episodes_with/{name_metric(key).removeprefix(EPISODE)} counts the others; {have}{meant}"
+            )
+    return notes
+
+
+def _check_number(spec: EnvSpec, key: str, value: Any, number: int) -> None:
+    """Refuse a value of an info that is no number, under a key that is measured."""
+    if value is None or isinstance(value, float) or not math.isnan(read_number(value)):
+        return
+    setting = "metrics" if key in spec.metrics else "objective.key"
+    problem = f": its value at step {number} of a random episode is {str(value)[:80]!r}, a {type(value).__name__}"
+    allowed = "a number, or true or false; points lead into nested infos"
+    fix = f"leave {key} out, or a wrapper (env.wrappers) that makes a number of it"
+    if isinstance(value, Mapping) and (keys := list_keys(value)):
+        fix = f"{setting}=[{key}.{keys[0]}]" if setting == "metrics" else f"{setting}={key}.{keys[0]}"
+    raise ConfigError(setting, key, problem, allowed, fix)
 
 
 Setting = tuple[str, object, str]
@@ -299,8 +345,8 @@ def _find_setting(spec: EnvSpec) -> Setting:
 
 
 @contextlib.contextmanager
-def _name_call(setting: Setting, call: str) -> Iterator[None]:
-    """Call the user's code in the ``with`` block; its errors name the setting and the call."""
+def _name_call(setting: Setting, call: str, advice: str | None = None) -> Iterator[None]:
+    """Call the user's code in the ``with`` block; its errors name the setting and the call, and say what may help."""
     key, value, place = setting
     try:
         try:
@@ -311,17 +357,19 @@ def _name_call(setting: Setting, call: str) -> Iterator[None]:
             # would be.
             if re.search(r"values to unpack \(expected [25]|returned by `env\.reset", fault.problem):
                 read_returned(call, fault.__cause__)
-            raise _name_fault(fault, setting) from fault.__cause__
+            raise _name_fault(fault, setting, advice) from fault.__cause__
     except ConfigError as refusal:
         raise name_setting(refusal, key, value, f"{place}, by {call}") from None
 
 
-def _name_fault(fault: GuestError, setting: Setting) -> GuestError:
+def _name_fault(fault: GuestError, setting: Setting, advice: str | None) -> GuestError:
     """Return the error of a failed call with the setting, and with what to write if `reset` takes no seed."""
     key, value, place = setting
     cause = fault.__cause__
     lacks_seed = isinstance(cause, TypeError) and "reset() got an unexpected keyword argument" in read_text(cause)
-    allowed, fix = (RESET, "write it so, with super().reset(seed=seed)") if lacks_seed else (fault.allowed, fault.fix)
+    allowed, fix = (
+        (RESET, "write it so, with super().reset(seed=seed)") if lacks_seed else (fault.allowed, advice or fault.fix)
+    )
     named = GuestError(f"{place}: {fault.problem}", allowed, fix, key=key, value=value, cause=fault.cause)
     named.call, named.place, named.elapsed_s = fault.call, fault.place, fault.elapsed_s
     return named

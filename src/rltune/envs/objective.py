@@ -1,4 +1,4 @@
-"""Score episodes by the sweep's objective: by the return, a key of the last step's info, or a function of the user's.
+"""Score episodes by the sweep's objective: by the return, a key of the steps' infos, or a function of the user's.
 
 Training, evaluation and certification score by the same function, so that the search optimizes what is certified.
 """
@@ -15,8 +15,9 @@ from rltune.envs.spec import INFO, OBJECTIVE_USAGE, RETURN, EntryPoint, parse_sc
 from rltune.errors import ConfigError, GuestError, describe_exception
 from rltune.records import Direction
 
-Score = Callable[[float, int, Mapping[str, Any]], float]
-"""Computes an episode's score from its return, its length and the info of its last step."""
+Score = Callable[[float, int, Mapping[str, Any], Mapping[str, float]], float]
+"""Computes an episode's score from its return, its length, the info of its last step, and its numbers by key of the
+infos (`rltune.envs.meter`); NaN if it has no score."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Objective:
     """The quantity that a sweep maximizes or minimizes, as the scores of its trials measure it.
 
     Attributes:
-        name: ``return``, the key of the last step's info, or the name of the function.
+        name: ``return``, the key of the infos, or the name of the function.
         direction: Whether a sweep maximizes or minimizes it.
     """
 
@@ -49,36 +50,33 @@ def make_score(settings: Mapping[str, Any]) -> Score:
     """Return the function that scores an episode; if the objective is minimized, lower scores stay the better ones.
 
     Args:
-        settings: ``kind`` and ``key`` as in conf/run.yaml; empty for the return.
+        settings: ``kind``, ``key`` and ``missing`` as in conf/run.yaml; empty for the return.
 
     Raises:
         ConfigError: The kind names no function.
     """
     kind, point = settings.get("kind", RETURN), parse_scoring(settings)
     if kind == RETURN:
-        return lambda episode_return, length, info: episode_return
+        return lambda total, length, info, numbers: total
     if point is None:
-        key = str(settings["key"])
-        return lambda episode_return, length, info: _read_info(key, info)
+        key, missing = str(settings["key"]), float(settings.get("missing", math.nan))
+        return lambda total, length, info, numbers: missing if math.isnan(numbers[key]) else numbers[key]
     function = _import_function(kind, point)
-    return lambda episode_return, length, info: _require_number(
-        "objective.kind", kind, function(episode_return, length, info)
-    )
+    return lambda total, length, info, numbers: _require_number(kind, function(total, length, info))
 
 
-def check_objective(objective: Mapping[str, Any], *, vectorize: str, several_agents: bool) -> None:
-    """Refuse an invalid objective, and one that cannot be measured with several agents or without single copies.
+def check_objective(objective: Mapping[str, Any]) -> None:
+    """Refuse an objective whose settings contradict each other.
 
     Args:
-        objective: ``kind``, ``key`` and ``direction``; empty for the return.
-        vectorize: ``env.vectorize``.
+        objective: ``kind``, ``key``, ``missing`` and ``direction``; empty for the return.
 
     Raises:
         ConfigError: Names the key.
     """
     if not objective:
         return
-    kind, key, direction = objective["kind"], objective.get("key"), objective["direction"]
+    kind, key = objective["kind"], objective.get("key")
     parse_scoring(objective)
     if (kind == INFO) != (key is not None):
         wrong = "without objective.key" if key is None else f"with objective.key={key}"
@@ -86,24 +84,17 @@ def check_objective(objective: Mapping[str, Any], *, vectorize: str, several_age
             "objective.kind",
             kind,
             wrong,
-            "objective.key, a key of the last step's info, with objective.kind=info and only there",
+            "objective.key, a key of the steps' infos, with objective.kind=info and only there",
             "objective.kind=info objective.key=is_success",
         )
-    if several_agents:
+    if kind != INFO and "missing" in objective:
+        missing = objective["missing"]
         raise ConfigError(
-            "objective.kind",
-            kind,
-            f"objective.direction={direction} with several agents (env.policies)",
-            "the return, summed over the agents, and its maximum",
-            "objective.kind=return objective.direction=max",
-        )
-    if vectorize == "vector_entry_point":
-        raise ConfigError(
-            "objective.kind",
-            kind,
-            f"with env.vectorize={vectorize}: the trial would not see how its episodes end",
-            "an objective of your own with single copies of the environment",
-            "env.vectorize=sync",
+            "objective.missing",
+            missing,
+            f"with objective.kind={kind}",
+            "what counts for an episode whose infos lack objective.key, with objective.kind=info",
+            "objective.missing=null",
         )
 
 
@@ -125,28 +116,15 @@ def _import_function(kind: str, point: EntryPoint) -> Callable[..., Any]:
     return function
 
 
-def _read_info(key: str, info: Mapping[str, Any]) -> float:
-    if key not in info:
-        keys = sorted(map(str, info))
-        raise ConfigError(
-            "objective.key",
-            key,
-            f": the info of an episode's last step has no such key, but {', '.join(keys) or 'nothing'}",
-            "a key of that info, or a wrapper (env.wrappers) that adds the key",
-            f"objective.key={keys[0] if keys else 'is_success'}",
-        )
-    return _require_number("objective.key", key, info[key])
-
-
-def _require_number(key: str, setting: str, value: Any) -> float:
+def _require_number(kind: str, value: Any) -> float:
     try:
         number = float(value)
     except (TypeError, ValueError):
         number = math.nan
     if not math.isfinite(number):
         raise ConfigError(
-            key,
-            setting,
+            "objective.kind",
+            kind,
             f"gives {value!r} for an episode",
             "a finite number, or true or false",
             "objective.kind=return",

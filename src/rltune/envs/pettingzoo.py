@@ -32,7 +32,7 @@ from rltune.envs.spaces import (
     read_actions,
     to_python,
 )
-from rltune.envs.spec import EnvSpec, resolve_variables
+from rltune.envs.spec import EnvSpec, resolve_arguments
 from rltune.envs.step_count import read_reward
 from rltune.errors import ABSENT, ConfigError, GuestError, choices, describe_exception
 
@@ -67,7 +67,7 @@ def make_parallel_env(spec: EnvSpec, copy: Copy | None = None, /, **kwargs: Any)
     make = getattr(module, name)
 
     def build(copy: Copy) -> Any:
-        arguments = {**resolve_variables(spec.kwargs), **copy.make_arguments(), **kwargs}
+        arguments = {**resolve_arguments(spec.kwargs), **copy.make_arguments(), **kwargs}
         return _to_parallel(make(**arguments), spec.id)
 
     return build_copy(spec, copy, build)
@@ -192,10 +192,13 @@ class TeamEnv:
         self._env, self.reset, self.close = env, env.reset, env.close
 
     def step(self, actions: Mapping[str, Any]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """Step all agents; the reward is the sum over the agents, and the episode ends when no agent is left."""
-        obs, rewards, *_ = self._env.step(to_python(self.action_space, actions))
+        """Step all agents; the reward is the sum over the agents, and the episode ends when no agent is left.
+
+        The observations are those of the agents that are left, who act next, and the infos those of all, by agent.
+        """
+        obs, rewards, _, _, infos = self._env.step(to_python(self.action_space, actions))
         obs = {agent: seen for agent, seen in obs.items() if agent in self._env.agents}  # Others do not act any more.
-        return obs, sum(map(read_reward, rewards.values())), not self._env.agents, False, {}
+        return obs, sum(map(read_reward, rewards.values())), not self._env.agents, False, dict(infos)
 
 
 def check_agents(spec: EnvSpec) -> EnvFacts:
@@ -231,6 +234,7 @@ def check_agents(spec: EnvSpec) -> EnvFacts:
                 rng = np.random.default_rng(0)
                 drawn = {agent: _draw_action(spaces[agent][1], masks[agent], again[agent], rng) for agent in env.agents}
                 then, rewards, *_ = env.step(drawn)
+            measure_notes = _check_measures(spec, env, masks) if spec.objective or spec.metrics else []
         except GuestError as fault:
             if not isinstance(fault.__cause__, Exception):
                 raise
@@ -267,7 +271,7 @@ def check_agents(spec: EnvSpec) -> EnvFacts:
             *join_spaces(spaces),
             metadata=metadata,
             agents=tuple(spaces),
-            notes=tuple(notes.values()),
+            notes=(*notes.values(), *measure_notes),
             sources=sources,
         )
     finally:
@@ -310,6 +314,27 @@ def _draw_action(space: Any, mask: MaskSource | None, observation: Any, rng: np.
     actions = read_actions(space)
     flags = None if mask is None else MaskReader(None, mask, space).read(observation, {})
     return draw_action(actions, make_network_actions(actions), flags, mask, rng)
+
+
+def _check_measures(spec: EnvSpec, env: Any, masks: Mapping[str, MaskSource | None]) -> list[str]:
+    """Check objective and metrics on a random episode of all agents."""
+    from rltune.envs.first_steps import check_measures
+
+    team, rng = TeamEnv(env), np.random.default_rng(0)
+    with call_guest("reset"):
+        observations = team.reset(seed=0)[0]
+
+    def step(call: str) -> tuple[float, bool, dict[str, Any]]:
+        nonlocal observations
+        with call_guest(call):
+            drawn = {
+                agent: _draw_action(env.action_space(agent), masks[agent], observations[agent], rng)
+                for agent in env.agents
+            }
+            observations, reward, is_over, _, infos = team.step(drawn)
+        return reward, is_over, infos
+
+    return check_measures(spec, step)
 
 
 def policy_spaces(spec: EnvSpec, spaces: Mapping[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, SupportsFloat, cast
 
 import gymnasium
 
 from rltune.envs.episode import RECORD, EpisodeRecord
-from rltune.envs.objective import make_score
+from rltune.envs.meter import EpisodeMeter
+from rltune.envs.spec import EnvSpec
 from rltune.envs.step_count import read_reward, read_step
 
 Step = tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]
@@ -40,15 +41,14 @@ class RewardScale:
 
 
 class ShapedReward(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Scale, normalise and clip rewards, in this order; an episode's true return and score go into its record.
+    """Scale, normalise and clip rewards, in this order; what an episode is truly worth goes into its record.
 
     Normalising divides by the running standard deviation of the discounted return, as Stable-Baselines3's
     VecNormalize does, and what is normalised is clipped at 10 where no clip is set.
 
     Args:
         env: What gives the true rewards.
-        rewards: ``scale``, ``normalise`` and ``clip``, each of which may be missing.
-        objective: As for `rltune.envs.objective.make_score`.
+        spec: Its specification, with the rewards' ``scale``, ``normalise`` and ``clip``, each of which may be missing.
         discount: That of the algorithm.
         deviation: What rewards are normalised by, one for all copies of an environment in this process; None for one of
             its own.
@@ -57,28 +57,19 @@ class ShapedReward(gymnasium.Wrapper[Any, Any, Any, Any]):
     def __init__(
         self,
         env: gymnasium.Env[Any, Any],
-        rewards: Mapping[str, Any],
-        objective: Mapping[str, Any] | None = None,
+        spec: EnvSpec,
         discount: float = DISCOUNT,
         deviation: RewardScale | None = None,
     ) -> None:
         super().__init__(env)
+        rewards = spec.rewards
+        self._is_shaping = bool(rewards)
         self._scale = float(rewards.get("scale") or 1.0)
         self._normalise = bool(rewards.get("normalise"))
         self._clip = rewards.get("clip") or (CLIP if self._normalise else None)
         self._discount = discount
         self._deviation = deviation or RewardScale()
-        self._objective = objective or {}
-        self._score = make_score(self._objective)
-        self._return, self._length, self._discounted = 0.0, 0, 0.0
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Pickle without the score's function, which may not be picklable."""
-        return {**self.__dict__, "_score": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a pickled wrapper."""
-        self.__dict__.update(state, _score=make_score(state["_objective"]))
+        self._meter, self._discounted = EpisodeMeter(spec), 0.0
 
     @property
     def reward_moments(self) -> Moments:
@@ -91,25 +82,29 @@ class ShapedReward(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         """Start an episode."""
-        self._return, self._length, self._discounted = 0.0, 0, 0.0
+        self._meter.begin()
+        self._discounted = 0.0
         return cast(tuple[Any, dict[str, Any]], self.env.reset(**kwargs))
 
     def step(self, action: Any) -> Step:
         """Take a step, and return the shaped reward in place of the true one."""
-        obs, raw, terminated, truncated, info = read_step(self.env.step(action))
-        reward = read_reward(raw)
+        obs, reward, terminated, truncated, info = read_step(self.env.step(action))
+        if type(reward) is not float:
+            reward = read_reward(reward)
         if not (terminated or truncated):
-            self._return, self._length = self._return + reward, self._length + 1
-            return obs, self._shape(reward), terminated, truncated, info
-        record: EpisodeRecord = info.get(RECORD) or EpisodeRecord()
-        if not record.cut:
-            self._return, self._length = self._return + reward, self._length + 1
-            reward = self._shape(reward)
-            record = record._replace(score=self._score(self._return, self._length, info))
-        # The environment may return the same dict at each step, so the record goes into a copy.
-        info = {**info, RECORD: record._replace(total=self._return, length=self._length)}
+            self._meter.add(reward, info)
+            return obs, self._shape(reward) if self._is_shaping else reward, terminated, truncated, info
+        failed: EpisodeRecord | None = info.get(RECORD)
+        if failed and failed.cut:
+            record = failed._replace(total=self._meter.total, length=self._meter.length)
+        else:
+            self._meter.add(reward, info)
+            reward = self._shape(reward) if self._is_shaping else reward
+            record = self._meter.describe(info)
+            record = record._replace(restarts=failed.restarts, fault=failed.fault) if failed else record
         self._discounted = 0.0
-        return obs, reward, terminated, truncated, info
+        # The environment may return the same dict at each step, so the record goes into a copy.
+        return obs, reward, terminated, truncated, {**info, RECORD: record}
 
     def _shape(self, reward: float) -> float:
         reward *= self._scale

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any, NamedTuple, cast
@@ -35,6 +36,21 @@ OBJECTIVE_USAGE = (
 PLAIN_RETURN = {"kind": RETURN, "key": None, "direction": "max"}
 """The objective that is the return as it is."""
 
+NATIVE = "vector_entry_point"
+"""The value of ``env.vectorize`` for an environment's own vector version."""
+
+LAST = "last"
+REDUCTIONS = (LAST, "sum", "mean", "max", "min")
+"""How the values that an episode's infos have under a key become one number: the last one, their sum, and so on."""
+
+EPISODE = "episode/"
+"""Prefix of the user's own metrics in reports, trackers, constraints and objectives."""
+
+METRIC_NAME = r"[\w. -]+(/[\w. -]+)*"
+"""A regular expression for the names that all trackers take."""
+
+METRICS_USAGE = "a list of keys of the infos, or a mapping from keys to " + ", ".join(REDUCTIONS)
+
 WRAPPER_USAGE = "{entry_point: 'module:Class', kwargs: {...}}"
 
 PER_COPY = ("number", "port", "folder", "one_of")
@@ -44,6 +60,10 @@ PER_COPY_EXAMPLES = {"port": "[port,5005]", "one_of": "[one_of,host:5005,host:50
 PER_COPY_USAGE = "number, folder, [port, 5005], or [one_of, first, second, ...]"
 MAX_PORT = 65_535
 MAX_NUMBERS = 10_000  # More copies than a machine can have at once.
+
+TARGET, ARRAY = "_target_", "numpy.array"
+ARRAY_USAGE = "{_target_: numpy.array, object: [0.7, 0.3], dtype: float32}"
+"""How an argument is written that is an array, as Hydra writes objects."""
 
 CONTEXTS = ("env_config", "config")
 """Arguments that classes written for RLlib take; such a mapping becomes an RLlib ``EnvContext``."""
@@ -74,8 +94,9 @@ class EnvSpec:
         wrappers: Applied in order, each ``{"entry_point": "module:Class", "kwargs": {...}}``.
         normalise_observations: Whether training normalises observations; policies contain the statistics.
         rewards: ``normalise``, ``scale`` and ``clip``, without those that change nothing.
-        objective: ``kind``, ``key`` and ``direction`` of what an episode is worth (`rltune.envs.objective`); empty for
-            its return.
+        objective: ``kind``, ``key`` and ``direction`` of what an episode is worth (`rltune.envs.objective`), with how
+            the key's values are reduced and what counts without them; empty for its return.
+        metrics: How values in the infos of an episode's steps become one number, by key (`rltune.envs.meter`).
         restarts: How many times a copy is made again within ten minutes after it has failed
             (`rltune.envs.restarts`).
         policies: Which policy acts for which of several agents (`rltune.envs.pettingzoo`); None for one agent.
@@ -105,6 +126,7 @@ class EnvSpec:
     joint_actions: bool = False
     action_mask: str | Mapping[str, Any] = "auto"
     encode: Mapping[str, str] = field(default_factory=dict)
+    metrics: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the specification as values that JSON can hold; `spec_of` reads them."""
@@ -113,6 +135,27 @@ class EnvSpec:
         plain["wrappers"] = [dict(wrapper) for wrapper in self.wrappers]
         always = ("id", "kwargs", "wrappers", "normalise_observations", "rewards")
         return {name: value for name, value in plain.items() if name in always or (value and value != "auto")}
+
+    @property
+    def needs_single_copies(self) -> bool:
+        """Whether training steps copy by copy, as only that shapes rewards and puts records into infos."""
+        return bool(self.name_needs())
+
+    def name_needs(self) -> str:
+        """Name the settings for which copies are stepped one by one; empty if there are none."""
+        needed = {"env.rewards": self.rewards, "objective": self.objective, "metrics": self.metrics}
+        return " and ".join(key for key, value in {**needed, "env.restarts": self.restarts}.items() if value)
+
+    @property
+    def measured(self) -> dict[str, str]:
+        """How values in the infos are reduced, by key: those of the metrics and of the objective."""
+        own = {str(self.objective["key"]): self.objective.get("reduce", LAST)} if self.scores_infos else {}
+        return {**self.metrics, **own}
+
+    @property
+    def scores_infos(self) -> bool:
+        """Whether the objective is a value of the infos, which an episode may lack."""
+        return self.objective.get("kind") == INFO
 
     def list_normalised(self) -> list[str]:
         """List what training normalises: ``observations``, ``rewards``, both or nothing."""
@@ -211,20 +254,61 @@ def parse_scoring(objective: Mapping[str, Any]) -> EntryPoint | None:
 
 
 def has_variables(arguments: Any) -> bool:
-    """Return whether arguments hold an ``${oc.env:NAME}``, so that `resolve_variables` replaces what they hold."""
+    """Return whether arguments hold an ``${oc.env:NAME}``, so that `resolve_arguments` replaces what they hold."""
     return "${oc.env:" in str(arguments)
 
 
-def resolve_variables(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of an environment or wrapper with ``${oc.env:NAME}`` replaced by the variable's value.
+def are_resolved(arguments: Any) -> bool:
+    """Return whether an environment is built with arguments as they are: `resolve_arguments` would change nothing."""
+    return not has_variables(arguments) and TARGET not in str(arguments)
 
-    Call it only to build an environment: the values may be secret, and specifications are written to files.
+
+def resolve_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments with which an environment or wrapper is built, with what YAML cannot hold.
+
+    ``${oc.env:NAME}`` becomes the variable's value, and `ARRAY_USAGE` an array of NumPy's. Call it only to build an
+    environment: the values may be secret, and specifications are written to files.
 
     Raises:
-        ConfigError: The variable is not set.
+        ConfigError: The variable is not set, or NumPy makes no array of what is given.
     """
-    if not has_variables(arguments):
+    if are_resolved(arguments):
         return dict(arguments)
+    resolved = _resolve_variables(arguments) if has_variables(arguments) else arguments
+    return cast(dict[str, Any], _make_arrays(resolved))
+
+
+def _make_arrays(value: Any) -> Any:
+    """Return nested arguments with arrays in the place of their descriptions."""
+    if isinstance(value, list):
+        return [_make_arrays(part) for part in value]
+    if not isinstance(value, Mapping):
+        return value
+    if value.get(TARGET) != ARRAY:  # Environments that make objects of such mappings themselves get them as they are.
+        return {name: _make_arrays(part) for name, part in value.items()}
+    import numpy as np  # Imported here, because a typing error is answered before NumPy is loaded.
+
+    given = {name: part for name, part in value.items() if name != TARGET}
+    try:
+        return np.array(*given.pop("_args_", ()), **given)
+    except Exception as error:  # NumPy raises many types.
+        problem = f"makes no array: {describe_exception(error)}"
+        raise ConfigError("env.kwargs", dict(value), problem, ARRAY_USAGE, "see numpy.array") from None
+
+
+def suggest_array(spec: EnvSpec) -> str | None:
+    """Suggest an array for a list of numbers among an environment's and its wrappers' arguments; None without one."""
+    parts: list[Any] = [spec.kwargs, *(wrapper.get("kwargs") or {} for wrapper in spec.wrappers)]
+    for name, value in (item for part in parts for item in flatten_settings(part)):
+        first = value
+        while isinstance(first, list | tuple) and first:
+            first = first[0]
+        if first is not value and isinstance(first, int | float):
+            return f"{name}: {{{TARGET}: {ARRAY}, object: {spell(value)}}} if it has to be an array of NumPy's"
+    return None
+
+
+def _resolve_variables(arguments: Mapping[str, Any]) -> dict[str, Any]:
     try:
         return cast(dict[str, Any], OmegaConf.to_container(OmegaConf.create(dict(arguments)), resolve=True))
     except OmegaConfBaseException as error:
@@ -263,7 +347,40 @@ def spec_of(config: Any) -> EnvSpec:
         joint_actions=bool(raw.get("joint_actions")),
         action_mask=raw.get("action_mask") or "auto",
         encode=dict(flatten_settings(raw.get("encode") or {})),  # A name may be typed as a mapping in a mapping.
+        metrics=parse_metrics(raw.get("metrics")),
     )
+
+
+def name_metric(key: str) -> str:
+    """Return the name of a metric in reports; a key of a nested info has slashes for its points."""
+    return EPISODE + key.replace(".", "/")
+
+
+def parse_metrics(declared: Any) -> dict[str, str]:
+    """Return the reduction of each metric by its key of the infos; a list means `LAST`.
+
+    Raises:
+        ConfigError: It is neither a list nor a mapping, a key cannot name a number, or a reduction is unknown.
+    """
+    if not declared:
+        return {}
+    if isinstance(declared, list | tuple):
+        metrics = dict.fromkeys(map(str, declared), LAST)
+    elif isinstance(declared, Mapping):
+        metrics = {str(key): str(reduction) for key, reduction in flatten_settings(declared)}
+    else:
+        raise ConfigError("metrics", declared, "is no list", METRICS_USAGE, f"metrics=[{declared}]")
+    for key, reduction in metrics.items():
+        if not re.fullmatch(METRIC_NAME, key) or ".." in key:
+            allowed = "letters, digits, - _ / and points, which lead into nested infos"
+            raise ConfigError("metrics", key, "cannot name a number", allowed, "a wrapper that gives it another name")
+        if reduction not in REDUCTIONS:
+            fix = f"metrics.{key}={nearest(reduction, REDUCTIONS) or LAST}"
+            raise ConfigError(f"metrics.{key}", reduction, "is unknown", choices(reduction, REDUCTIONS), fix)
+    names = [name_metric(key) for key in metrics]
+    if twice := next((key for key, name in zip(metrics, names, strict=True) if names.count(name) > 1), None):
+        raise ConfigError("metrics", twice, "has the name of another metric", "names that differ", "leave one out")
+    return metrics
 
 
 def _check_per_copy(per_copy: Mapping[str, Any], kwargs: Mapping[str, Any]) -> None:
@@ -347,8 +464,23 @@ def _count_numbers(firsts: tuple[int, ...]) -> int:
     return num_copies
 
 
-def specify_env(env: Any, objective: Any) -> EnvSpec:
-    """Return the specification of an environment, with the objective that the sweep's settings name."""
-    # The objective's keys "second" and "over" concern whole trials. All other keys say how one episode is scored.
-    wanted = {key: value for key, value in asdict(objective).items() if key not in ("second", "over")}
-    return replace(spec_of(env), objective={} if wanted == PLAIN_RETURN else wanted)
+def specify_env(env: Any, objective: Any, metrics: Any = None) -> EnvSpec:
+    """Return the specification of an environment, with the objective and the metrics that the sweep's settings name.
+
+    Raises:
+        ConfigError: The objective names a metric that is none.
+    """
+    # The key "second" concerns whole trials. All other keys say how one episode is scored.
+    wanted = {key: value for key, value in asdict(objective).items() if key != "second"}
+    if wanted["missing"] is None:
+        del wanted["missing"]
+    declared = parse_metrics(metrics)
+    if (key := wanted.get("key")) is not None:
+        named = {name_metric(each): each for each in declared}
+        wanted["key"] = named.get(key, key)
+        if key.startswith(EPISODE) and key not in named:
+            fix = f"'+metrics.{key.removeprefix(EPISODE).replace('/', '.')}={LAST}'"
+            raise ConfigError("objective.key", key, ": there is no such metric", choices(key, named), fix)
+        if (reduction := declared.get(wanted["key"], LAST)) != LAST:
+            wanted["reduce"] = reduction
+    return replace(spec_of(env), objective={} if wanted == PLAIN_RETURN else wanted, metrics=declared)

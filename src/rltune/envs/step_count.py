@@ -123,7 +123,7 @@ def read_step(returned: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
     Raises:
         GuestError: It has returned something else, such as old Gym's four values, or None in place of the info.
     """
-    if isinstance(returned, tuple) and len(returned) == 5 and isinstance(returned[-1], dict):
+    if isinstance(returned, tuple) and len(returned) == 5 and isinstance(returned[4], dict):
         return returned
     raise _make_return_error(returned, is_reset=False)
 

@@ -7,7 +7,7 @@ import functools
 import re
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -26,17 +26,24 @@ from rltune.envs.objective import make_score
 from rltune.envs.observations import describe_leaf, find_layout, find_network_spaces
 from rltune.envs.pettingzoo import check_agents
 from rltune.envs.spaces import name_setting
-from rltune.envs.spec import EnvSpec, spec_of
+from rltune.envs.spec import EnvSpec, spec_of, suggest_array
 from rltune.errors import ABSENT, ConfigError, GuestError, describe_exception, nearest, read_text
+from rltune.formatting import format_params, spell_command
+
+Corners = Sequence[tuple[Mapping[str, Any], EnvSpec]]
+"""Environments at the corners of a search space, each with what differs from the settings, by name."""
 
 
-def examine_env(spec: EnvSpec, stall_s: float, meanwhile: Callable[[], object] | None = None) -> EnvFacts:
-    """Check an environment by `check_env` in a process of its own, which has ended then.
+def examine_env(
+    spec: EnvSpec, stall_s: float, meanwhile: Callable[[], object] | None = None, corners: Corners = ()
+) -> EnvFacts:
+    """Check an environment by `check_envs` in a process of its own, which has ended then.
 
     Args:
         spec: The environment.
         stall_s: How long a call into it may take, in seconds.
         meanwhile: Called once if the check takes long, as by `Child.call`.
+        corners: What it becomes in trials.
 
     Returns:
         What was learned about it.
@@ -48,7 +55,7 @@ def examine_env(spec: EnvSpec, stall_s: float, meanwhile: Callable[[], object] |
     try:
         answer = acquire_child().call(
             f"{__name__}:describe_env",
-            {"spec": spec.to_dict()},
+            {"spec": spec.to_dict(), "corners": [(dict(values), corner.to_dict()) for values, corner in corners]},
             limit_s=stall_s,
             remind=remind,
             meanwhile=meanwhile,
@@ -117,14 +124,67 @@ def _remind(env_id: str, stall_s: float, call: str, elapsed_s: float) -> None:
     print(f"checking {env_id}: {what}; failures.stall_s={stall_s:g} limits each call", flush=True)
 
 
-def describe_env(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Check an environment by `check_env`, and return what was learned about it as JSON values.
+def describe_env(
+    spec: Mapping[str, Any], corners: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]] = ()
+) -> dict[str, Any]:
+    """Check an environment by `check_envs`, and return what was learned about it as JSON values.
 
     Args:
         spec: The environment as `EnvSpec.to_dict` describes it.
+        corners: As for `examine_env`, with environments so described.
     """
     warnings.simplefilter("ignore")  # What the process prints becomes part of an error.
-    return check_env(spec_of(spec)).to_dict()
+    return check_envs(spec_of(spec), [(values, spec_of(corner)) for values, corner in corners]).to_dict()
+
+
+def check_envs(spec: EnvSpec, corners: Corners) -> EnvFacts:
+    """Check an environment by `check_env`, and then what it becomes in trials, each once.
+
+    One policy is searched for, so that all of them must have the same spaces and the same mask.
+
+    Args:
+        spec: The environment.
+        corners: What it becomes in trials.
+
+    Returns:
+        What was learned about it, and the longest of the time limits.
+
+    Raises:
+        RltuneError: As `check_env`; of a corner, the error names what is searched.
+    """
+    facts = check_env(spec)
+    built = [(spec.kwargs, spec.wrappers)]
+    limits, notes = [facts.time_limit], list(facts.notes)
+    for values, corner in corners:
+        (name, value), *others = values.items()
+        place = f"with {format_params(dict(others))}: " if others else ": "
+        fix = f"other values, or ~space.{name}"
+        try:
+            _check_shaping(corner)
+            parts = corner.kwargs, corner.wrappers
+            # The shaping of rewards needs no copy, and several agents have none, which their check says.
+            if parts in built and corner.policies is None:
+                continue
+            there = check_env(corner)
+        except GuestError as error:
+            raise error.rewrite(place + error.what, None, fix, key=f"space.{name}", value=value) from error.__cause__
+        except ConfigError as error:
+            raise ConfigError(f"space.{name}", value, place + error.what, error.allowed, fix) from None
+        built.append(parts)
+        for what in ("observation_space", "action_space", "mask", "agents"):
+            before, now = getattr(facts, what), getattr(there, what)
+            if before != now:
+                raise ConfigError(
+                    f"space.{name}",
+                    value,
+                    f"{place}the {what.replace('_', ' ')} becomes {now}",
+                    f"values with which it stays {before}, as all trials search for one policy",
+                    f"~space.{name}; {spell_command('run -m ')}{name.removeprefix('train_')}=... runs a sweep for each",
+                )
+        limits.append(there.time_limit)
+        notes += [f"with {format_params(values)}: {note}" for note in there.notes if note not in facts.notes]
+    limit = None if None in limits else max(filter(None, limits))
+    return replace(facts, time_limit=limit, notes=tuple(dict.fromkeys(notes)))
 
 
 def check_env(spec: EnvSpec) -> EnvFacts:
@@ -168,7 +228,7 @@ def check_env(spec: EnvSpec) -> EnvFacts:
                 ABSENT,
                 f"of {spec.id}: {describe_exception(fault.__cause__)}",
                 "arguments that the wrappers take",
-                "env.wrappers=[]",
+                suggest_array(spec) or "env.wrappers=[]",
             ) from None
         check_normalising(env, spec)
         mask, notes = check_first_steps(env, spec)
@@ -180,7 +240,7 @@ def check_env(spec: EnvSpec) -> EnvFacts:
         with call_guest("close"):
             close_env(env)
         raise
-    notes = [*seen, *notes, *check_close(env)]
+    notes = [*seen, *notes, *_list_native_notes(env, spec), *check_close(env)]
     return EnvFacts(*spaces, find_time_limit(env), mask, metadata, notes=tuple(notes), sources=sources)
 
 
@@ -198,6 +258,15 @@ def check_close(env: Any) -> list[str]:
             raise
         return [f"{fault.problem}; the episodes that were played count"]
     return []
+
+
+def _list_native_notes(env: Any, spec: EnvSpec) -> list[str]:
+    """Return a note if training leaves the environment's own vector version out, because single copies are needed."""
+    is_atari = spec.id.startswith("ale_py:")  # It has the standard wrappers in itself, and shapes rewards.
+    needs = (replace(spec, rewards={}) if is_atari else spec).name_needs()
+    if not needs or (spec.wrappers and not is_atari) or not getattr(env.spec, "vector_entry_point", None):
+        return []
+    return [f"copies of {spec.id} step one by one, and not in its own vector version: {needs} needs that"]
 
 
 def _check_spaces(env: Any) -> None:
@@ -284,7 +353,7 @@ def _explain_failed_make(spec: EnvSpec, exception: Exception) -> NoReturn:
             spec.id,
             f"with env.kwargs={dict(spec.kwargs)}: {describe_exception(error)}",
             "arguments that the environment takes",
-            "env.kwargs={}",
+            suggest_array(spec) or "env.kwargs={}",
         ) from None
 
 
@@ -397,19 +466,3 @@ def can_normalise_rewards(env_runners: int, vectorize: str) -> bool:
         vectorize: How copies of the environment step together.
     """
     return not env_runners and vectorize in ("auto", "sync")
-
-
-def check_rewards(spec: EnvSpec, vectorize: str) -> None:
-    """Refuse shaped rewards without single copies of the environment, which shape them.
-
-    Raises:
-        ConfigError: Rewards are shaped, and ``vectorize`` is ``vector_entry_point``.
-    """
-    if spec.rewards and vectorize == "vector_entry_point":
-        raise ConfigError(
-            "env.rewards",
-            dict(spec.rewards),
-            f"with env.vectorize={vectorize}: rewards are shaped copy by copy",
-            "shaped rewards with single copies of the environment",
-            "env.vectorize=sync",
-        )

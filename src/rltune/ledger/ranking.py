@@ -11,8 +11,9 @@ from rltune.records import Direction, TrialRecord
 def rank_records(records: Iterable[TrialRecord], direction: Direction) -> list[TrialRecord]:
     """Sort the trials that are allowed to win, best score first.
 
-    A trial with its whole budget comes before one that was stopped, because only its policy is fully trained. Among
-    those the better score comes first, and among equal scores the lower number.
+    A trial with its whole budget comes before one that was stopped, because only its policy is fully trained. Those
+    that have held ``budget.target`` come before all others, with fewer environment steps first. Then the better score
+    comes first, and among equal scores the lower number.
 
     Args:
         records: All trials.
@@ -22,7 +23,7 @@ def rank_records(records: Iterable[TrialRecord], direction: Direction) -> list[T
         The trials with a finite report that neither failed nor diverged nor break a constraint.
     """
     ranked = [
-        (record.state != "COMPLETE", -direction.sign * score, record.number, record)
+        (record.state != "COMPLETE", record.target_steps or math.inf, -direction.sign * score, record.number, record)
         for record, score in _list_scored(records)
         if not record.broken
     ]

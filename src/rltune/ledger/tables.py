@@ -119,7 +119,8 @@ SWEEP_TRIALS = Table(
     Column("key", _PlainText),
     Column("of_trial", Integer),
     Column("seed_index", Integer),
-    Column("returns", _Json),
+    Column("returns", _Json),  # A list, or by the fields of `TrialRecord` if other returns choose.
+    Column("metrics", _Json),
     # Reserved for what no version records yet, so that the format need not be raised again.
     Column("cause", String(32)),  # Who failed, as whoever saw it says: environment, diverged, out of memory and so on.
     Column("parent", _Json),  # The trial and the checkpoint from which this trial was forked.

@@ -26,7 +26,7 @@ from rltune.records import TRIALS, CheckpointRecord, Report, TrialRecord, trial_
 # Maps the worker's names of checkpoints to fields of `TrialRecord`.
 CHECKPOINTS = {"best": "checkpoint", "latest": "latest"}
 # The fields of `TrialRecord` that are no columns of the table.
-_DERIVED = ("reports", "numbers", "checks", "second", "enqueued_by")
+_DERIVED = ("reports", "numbers", "checks", "second", "enqueued_by", "choice_returns")
 COLUMNS = [SWEEP_TRIALS.c[entry.name] for entry in fields(TrialRecord) if entry.name not in _DERIVED]
 _NAMES = frozenset(column.name for column in COLUMNS)
 REPORT_COLUMNS = (
@@ -386,6 +386,10 @@ def _to_row(facts: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         TypeError: A record has no such field.
     """
+    if chosen := facts.get("choice_returns"):
+        both = {"returns": list(facts["returns"]), "choice_returns": list(chosen)}
+        facts = {**facts, "returns": both}
+    facts = {name: value for name, value in facts.items() if name != "choice_returns"}
     if unknown := facts.keys() - _NAMES:
         raise TypeError(f"a trial has no {', '.join(sorted(unknown))}")
     plain: dict[str, Any] = {}
@@ -412,7 +416,11 @@ def make_record(
     values = {name: value for name, value in row.items() if name in _NAMES}
     for name in CHECKPOINTS.values():
         values[name] = CheckpointRecord(**values[name]) if values[name] else None
-    for name in ("seeds", "returns"):
-        values[name] = tuple(values[name] or ())
+    # A run whose episodes were of two kinds has both in one column.
+    stored = values["returns"]
+    values |= stored if isinstance(stored, Mapping) else {}
+    for name in ("seeds", "returns", "choice_returns"):
+        values[name] = tuple(values.get(name) or ())
+    values["metrics"] = values["metrics"] or {}
     enqueued_by = user if row["kind"] == TRIALS else None
     return TrialRecord(reports=curve, numbers=numbers, enqueued_by=enqueued_by, **values)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from rltune.checkpoints.store import MANIFEST, REPLAY, Store
 from rltune.envs.objective import Objective
+from rltune.envs.searched import TRAIN_ENV
 from rltune.errors import PolicyError
 from rltune.formatting import format_objective
 from rltune.records import CheckpointRecord
@@ -37,6 +38,7 @@ def choose_acting(
     training_scores: Sequence[float],
     progress: Callable[[int, int], None] | None = None,
     copies: Copies | None = None,
+    env: Mapping[str, Any] | None = None,
 ) -> dict[str, Any] | None:
     """Compare a checkpoint's deterministic policy with its training score, and where it is worse, with sampling.
 
@@ -53,6 +55,8 @@ def choose_acting(
             nothing is compared.
         progress: As for `rltune.policies.evaluation.evaluate`.
         copies: The copies to play in; None makes some and closes them.
+        env: What is changed of the environment for the episodes by which the sweep chooses. Scores of the training are
+            not of these, and are compared with nothing. None: they are.
 
     Returns:
         The entry ``acting`` of the policy's files, if sampling is better: ``deterministic``, which is False,
@@ -69,20 +73,28 @@ def choose_acting(
     policy = load_playable(Source(str(folder), trust=True))
     if not policy.has_distribution:
         return None
+    if env is None and TRAIN_ENV in policy.info:  # Training scores are of another environment, too.
+        env = {}
     direction = Objective.from_settings((policy.info.get("env") or {}).get("objective")).direction
     with open_copies(copies) as shared:
-        play = partial(evaluate, policy, NUM_EPISODES, FIRST_SEED, progress=progress, copies=shared)
+        play = partial(evaluate, policy, NUM_EPISODES, FIRST_SEED, env, progress=progress, copies=shared)
         greedy = None
-        # An episode that is cut may have no score, if the objective reads it from the last info.
+        # Episodes may have no score: those that are cut, or all that lack what the objective reads.
         with contextlib.suppress(PolicyError):
             greedy = play(deterministic=True)
-        if greedy and not is_mean_better(training_scores, greedy.returns, direction):
+        if greedy and env is None and not is_mean_better(training_scores, _repeat(greedy.scores), direction):
             return None
         sampled = play(deterministic=False)
-        if greedy and not is_mean_better(sampled.returns, greedy.returns, direction):
+        if greedy and not is_mean_better(_repeat(sampled.scores), _repeat(greedy.scores), direction):
             return None
     means = {"deterministic_mean": greedy and greedy.mean, "sampled_mean": sampled.mean}
-    return {"deterministic": False, "episodes": NUM_EPISODES, **means, "cut": len(greedy.cut) if greedy else None}
+    num_cut = greedy and len(greedy.cut) * (NUM_EPISODES // len(greedy.returns))
+    return {"deterministic": False, "episodes": NUM_EPISODES, **means, "cut": num_cut}
+
+
+def _repeat(scores: list[float]) -> list[float]:
+    """Return the scores of all episodes that were to be played; if they are all equal, an evaluation has one."""
+    return scores * NUM_EPISODES if len(scores) == 1 else scores
 
 
 def describe_acting(acting: Mapping[str, Any]) -> str:

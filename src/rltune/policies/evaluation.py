@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,15 +18,17 @@ from gymnasium.spaces import Dict
 
 from rltune.config.schema import EnvConfig
 from rltune.envs.actions import split_batch
+from rltune.envs.changes import change_env, keep_arguments
 from rltune.envs.closing import call_make, close_env
 from rltune.envs.copies import Copy, build_own
-from rltune.envs.episode import was_cut
+from rltune.envs.episode import EpisodeRecord, was_cut
 from rltune.envs.facts import describe_space
 from rltune.envs.guest import call_guest, raise_fault
-from rltune.envs.objective import Objective, Score, make_score
+from rltune.envs.meter import EpisodeMeter
+from rltune.envs.objective import Objective
 from rltune.envs.pettingzoo import TeamEnv
 from rltune.envs.spaces import find_observation_fault, to_python
-from rltune.envs.spec import EnvSpec, spec_of
+from rltune.envs.spec import EnvSpec, name_metric, spec_of
 from rltune.envs.step_count import read_reset, read_reward, read_step
 from rltune.errors import GUEST_FAULTS, ConfigError, PolicyError, choices
 from rltune.policies import bundle_reader
@@ -33,7 +36,6 @@ from rltune.policies.policy import AnyPolicy, load_playable, make_mask_reader
 from rltune.policies.result import Evaluation, explain_cut
 from rltune.policies.rllib_policy import RLlibPolicy
 from rltune.policies.uri import Source, read_environment, require_own_environment
-from rltune.records import Direction
 from rltune.statistics import interquartile_mean, mean_interval
 
 PROGRESS_S = 1.0  # Progress is reported at least this often, so that a long episode does not look like a hang.
@@ -99,7 +101,8 @@ def evaluate(
 
     Every seed's episode counts, however long it is: taking the first to finish would favour short ones. One in which
     the environment fails is played again from its seed, if ``env.restarts`` has its copy made again. One that does
-    not end within `find_step_limit` steps is cut, and counts with what it has reached by then.
+    not end within `find_step_limit` steps is cut, and counts with what it has reached by then. If all episodes turn out
+    to be one and the same, since neither environment nor policy is random, then the result has one, and no interval.
 
     Args:
         policy: A policy, or its URI.
@@ -127,10 +130,51 @@ def evaluate(
     report = _limit_reports(progress or (lambda done, total: None))
     with _limit_threads(policy.network), seed_globally(seed):
         spec = environment_of(policy, env)
-        settings = spec.get("objective") or {}
-        returns, lengths, cut = _play(policy, copies, spec, episodes, seed, deterministic, report, make_score(settings))
-    result = _summarise(returns, lengths, Objective.from_settings(settings).direction)
-    return replace(result, cut=cut, deterministic=deterministic)
+        records, cut = _play(policy, copies, spec, episodes, seed, deterministic, report)
+    result = _summarise(records, spec_of(spec), cut)
+    return replace(result, deterministic=deterministic, are_equal=len(records) < episodes)
+
+
+class EqualEpisodes:
+    """Finds out whether all episodes of an evaluation are one and the same, because nothing in them is random.
+
+    Only what the policy sees tells: returns may be equal by chance, and two equal episodes may be, where an environment
+    draws from a few starts. Each observation is compared with the one that the first episode to get so far has had.
+    The first difference ends the comparison, in most environments at their first reset.
+    """
+
+    def __init__(self) -> None:
+        self._digests: list[int] = []
+        self._are_equal = True
+
+    def add(self, num_steps: int, observation: Any) -> None:
+        """Compare an observation.
+
+        Args:
+            num_steps: The steps of its episode before it.
+            observation: As the environment has returned it.
+        """
+        if not self._are_equal:
+            return
+        digest = _digest_observation(observation)
+        if num_steps == len(self._digests):
+            self._digests.append(digest)
+        else:
+            self._are_equal = self._digests[num_steps] == digest
+
+    def drop(self, records: list[EpisodeRecord]) -> list[EpisodeRecord]:
+        """Return the episodes that tell something: one if all are equal, otherwise all."""
+        are_equal = self._are_equal and len(set(map(repr, records))) == 1  # NaN is not equal to itself.
+        return records[:1] if are_equal else records
+
+
+def _digest_observation(observation: Any) -> int:
+    """Return a number that is equal for equal observations of any space."""
+    if isinstance(observation, Mapping):
+        return hash(tuple((name, _digest_observation(part)) for name, part in observation.items()))
+    if isinstance(observation, list | tuple):
+        return hash(tuple(map(_digest_observation, observation)))
+    return hash(observation) if isinstance(observation, str) else hash(np.asarray(observation).tobytes())
 
 
 def _limit_reports(progress: Callable[[int, int], None]) -> Callable[[int, int], None]:
@@ -152,10 +196,11 @@ def evaluate_checkpoint(
     seed: int,
     progress: Callable[[int, int], None] | None = None,
     copies: Copies | None = None,
+    env: Mapping[str, Any] | None = None,
 ) -> Evaluation:
     """Evaluate a checkpoint of the user's own sweep, whose pickled files may therefore be loaded."""
     policy = load_playable(Source(str(folder), trust=True))
-    return evaluate(policy, episodes, seed, progress=progress, copies=copies)
+    return evaluate(policy, episodes, seed, env, progress=progress, copies=copies)
 
 
 def evaluate_folder(
@@ -207,17 +252,11 @@ def environment_of(policy: AnyPolicy, env: str | Mapping[str, Any] | None = None
     steps = changes.get("evaluation_steps", 1)
     if not isinstance(steps, int) or steps < 1:
         raise PolicyError("", "a whole number, at least 1", "leave it out", key="env.evaluation_steps", value=steps)
-    is_same = changes.get("id", trained.get("id")) == trained.get("id")
-    typed: dict[str, Mapping[str, Any]] = {key: changes.get(key, {}) for key in ("kwargs", "per_copy")}
-    replaced = {name for arguments in typed.values() for name in arguments}
-    kept = {
-        key: {name: value for name, value in (trained.get(key) or {}).items() if is_same and name not in replaced}
-        for key in typed
-    }
-    spec = {**trained, **changes, **{key: {**kept[key], **typed[key]} for key in typed}}
+    spec = change_env(trained, changes)
     if not spec.get("id"):
         raise PolicyError("this policy does not name its environment", "a Gymnasium id", "env=CartPole-v1")
     # What the caller has named may be imported; what only the policy's files name is checked.
+    kept = keep_arguments(trained, changes)
     files = {**trained, **dict.fromkeys(changes), **kept, **({"id": "", "policies": None} if "id" in changes else {})}
     require_own_environment({**files, "id": files.get("id") or ""}, policy)
     return spec
@@ -243,10 +282,11 @@ class Copies:
 
     Args:
         most: The most copies at once; None: as many as a process had in the training of the policy.
+        first: The first copy, which has its number already; None: it is taken when it is made.
     """
 
-    def __init__(self, most: int | None = None) -> None:
-        self._most = most
+    def __init__(self, most: int | None = None, first: Copy | None = None) -> None:
+        self._most, self._first = most, first
         self._spec: Mapping[str, Any] | None = None
         self._is_flat = False
         self._envs: list[Any] = []
@@ -261,6 +301,11 @@ class Copies:
 
     def close(self) -> None:
         """Close all copies; the next evaluation makes new ones."""
+        self._close_envs()
+        if self._first is not None:
+            self._first.release()
+
+    def _close_envs(self) -> None:
         while self._envs:
             close_env(self._envs.pop())
 
@@ -282,7 +327,7 @@ class Copies:
         """
         is_flat = isinstance(policy, RLlibPolicy)
         if (spec, is_flat) != (self._spec, self._is_flat):
-            self.close()
+            self._close_envs()
             self._spec, self._is_flat = spec, is_flat
         trained = policy.info.get("copies")  # Policies of earlier releases, and those of other programs, lack it.
         usual = (
@@ -290,7 +335,7 @@ class Copies:
         )
         wanted = min(episodes, self._most or usual)
         while len(self._envs) < wanted:
-            copy = Copy(spec_of(spec), vector_index=len(self._envs))
+            copy = self._first if self._first and not self._envs else Copy(spec_of(spec), vector_index=len(self._envs))
             if self._envs and not copy.take_if_free():
                 break
             with call_make(f"make of copy {len(self._envs) + 1} of {wanted}", len(self._envs)):
@@ -342,26 +387,26 @@ def _play(
     seed: int,
     deterministic: bool,
     progress: Callable[[int, int], None],
-    score: Score,
-) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
+) -> tuple[list[EpisodeRecord], tuple[int, ...]]:
     """Play episodes in parallel environments: when an episode ends, its environment starts the next seed.
 
     Returns:
-        What the episodes are worth and their lengths, (episodes,) each, in the order of the seeds; and the seeds of
-        those that were cut.
+        The episodes' records, in the order of the seeds, and the seeds of those that were cut.
     """
     with open_copies(copies) as shared, contextlib.ExitStack() as stack:
         envs = shared.take(policy, spec, episodes, lambda: progress(0, episodes))
         obs: list[Any] = []
+        equal = EqualEpisodes()
         readers, masks = [make_mask_reader(policy, env) for env in envs], list[Any]()
         for episode, (env, reader) in enumerate(zip(envs, readers, strict=True)):
             with call_guest(f"reset of copy {episode + 1} of {len(envs)}"):
                 observation, info = read_reset(env.reset(seed=seed + episode))
                 masks.append(reader and reader.read(observation, info))
                 obs.append(observation)
+                equal.add(0, observation)
             progress(0, episodes)
-        limit, cut = find_step_limit(envs[0], spec_of(spec).step_limit), []
-        returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
+        limit, cut = find_step_limit(envs[0], spec_of(spec).step_limit), list[int]()
+        meters, records = [EpisodeMeter(spec_of(spec)) for _ in envs], [EpisodeRecord()] * episodes
         current = list(range(len(envs)))  # Maps each environment to the index of its current episode.
         generators = [make_generator(seed + episode) for episode in range(episodes)]
         started, done = len(envs), 0
@@ -371,21 +416,26 @@ def _play(
         def reset(index: int, episode: int) -> Any:
             try:
                 observation, info = read_reset(envs[index].reset(seed=seed + episode))
+                meters[index].begin()
                 if reader := readers[index]:
                     masks[index] = reader.read(observation, info)
+                equal.add(0, observation)
                 return observation
             except GUEST_FAULTS as error:
                 raise_fault(error, f"reset of copy {index + 1}")
 
         def step(index: int, action: Any) -> Any:
             try:
-                returned = read_step(envs[index].step(to_python(envs[index].action_space, action)))
+                env = envs[index]
+                # Several agents' actions are converted one by one, as some of the agents may have left.
+                sent = action if isinstance(env, TeamEnv) else to_python(env.action_space, action)
+                returned = read_step(env.step(sent))
                 observation, reward, terminated, truncated, info = returned
                 if reader := readers[index]:
                     masks[index] = reader.read(observation, info, is_over=bool(terminated or truncated))
                 return observation, read_reward(reward), terminated, truncated, info
             except GUEST_FAULTS as error:
-                raise_fault(error, f"step {lengths[current[index]] + 1} of copy {index + 1}")
+                raise_fault(error, f"step {meters[index].length + 1} of copy {index + 1}")
 
         def choose() -> Any:
             rng = [generators[current[i]] for i in busy]
@@ -395,7 +445,7 @@ def _play(
             except PolicyError:
                 for i in busy:
                     if fault := find_observation_fault(_list_parts(envs[i], obs[i]), obs[i]):
-                        num_steps = lengths[current[i]]
+                        num_steps = meters[i].length
                         raise_fault(fault, f"{f'step {num_steps}' if num_steps else 'reset'} of copy {i + 1}")
                 raise
 
@@ -405,25 +455,24 @@ def _play(
             begins, ongoing = np.zeros(len(busy), dtype=bool), []
             for row, (i, action) in enumerate(zip(busy, split_batch(actions, len(busy)), strict=True)):
                 obs[i], reward, terminated, truncated, info = step(i, action)
+                episode, meter = current[i], meters[i]
                 if truncated and was_cut(info):  # The copy has failed and was made again (env.restarts).
-                    episode = current[i]
-                    returns[episode], lengths[episode], generators[episode] = 0.0, 0, make_generator(seed + episode)
+                    generators[episode] = make_generator(seed + episode)
                     obs[i], begins[row] = reset(i, episode), True
                     ongoing.append(row)
                     continue
-                returns[current[i]] += reward
-                lengths[current[i]] += 1
-                is_cut = not (terminated or truncated) and lengths[current[i]] >= limit
+                meter.add(reward, info)
+                equal.add(meter.length, obs[i])
+                is_cut = not (terminated or truncated) and meter.length >= limit
                 if terminated or truncated or is_cut:
-                    episode = current[i]
                     if is_cut:
                         cut.append(seed + episode)
                     try:
-                        returns[episode] = score(float(returns[episode]), int(lengths[episode]), info)
+                        records[episode] = meter.describe(info)
                     except ConfigError as error:
                         if not is_cut:
                             raise
-                        # The info of a step in the middle of an episode may lack what the objective reads at its end.
+                        # The info of a step in the middle of an episode may lack what a function reads at its end.
                         raise PolicyError(
                             f"{explain_cut(cut, episodes, limit)}; {error.what}",
                             "episodes that end, with the objective in their last info",
@@ -441,7 +490,8 @@ def _play(
                 ongoing.append(row)
             memory = None if memory is None else memory[ongoing]
             begins, busy = begins[ongoing], [busy[row] for row in ongoing]
-    return returns, lengths, tuple(sorted(cut))
+    records = equal.drop(records)
+    return records, tuple(sorted(cut))[: len(records)]
 
 
 def _list_parts(env: Any, observation: Any) -> Any:
@@ -450,16 +500,42 @@ def _list_parts(env: Any, observation: Any) -> Any:
     return Dict({agent: space[agent] for agent in observation}) if isinstance(env, TeamEnv) else space
 
 
-def _summarise(returns: np.ndarray, lengths: np.ndarray, direction: Direction) -> Evaluation:
-    low, high = mean_interval(returns, direction) or (None, None)
+def _summarise(records: Sequence[EpisodeRecord], spec: EnvSpec, cut: tuple[int, ...]) -> Evaluation:
+    """Compute the statistics of some episodes, of which those of the seeds ``cut`` did not end.
+
+    Raises:
+        PolicyError: No episode has a score.
+    """
+    returns = np.array([record.score for record in records])
+    unscored = np.flatnonzero(np.isnan(returns)) if spec.scores_infos else np.zeros(0, np.int64)
+    scores = np.delete(returns, unscored)
+    if not len(scores):
+        key, limit = spec.objective["key"], max(record.length for record in records)
+        reasons = [explain_cut(cut, len(records), limit), f"none of {len(records)} episodes had {key} in an info"]
+        raise PolicyError(
+            f": {'; '.join(filter(None, reasons))}",
+            "an objective that some episodes have",
+            "objective.missing=0 counts an episode without it as 0",
+            key="objective.key",
+            value=key,
+        )
+    low, high = mean_interval(scores, Objective.from_settings(spec.objective).direction) or (None, None)
+    columns = zip(*(record.metrics for record in records), strict=True)
+    metrics = {
+        name_metric(key): tuple(None if math.isnan(value) else value for value in column)
+        for key, column in zip(spec.metrics, columns, strict=True)
+    }
     return Evaluation(
         returns=tuple(returns.tolist()),
-        lengths=tuple(lengths.tolist()),
-        mean=float(returns.mean()),
-        std=float(returns.std(ddof=1)) if len(returns) > 1 else 0.0,
-        iqm=float(interquartile_mean(returns)),
+        lengths=tuple(record.length for record in records),
+        mean=float(scores.mean()),
+        std=float(scores.std(ddof=1)) if len(scores) > 1 else 0.0,
+        iqm=float(interquartile_mean(scores)),
         low=low,
         high=high,
-        min=float(returns.min()),
-        max=float(returns.max()),
+        min=float(scores.min()),
+        max=float(scores.max()),
+        cut=cut,
+        unscored=tuple(unscored.tolist()),
+        metrics=metrics,
     )

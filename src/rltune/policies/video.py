@@ -114,7 +114,8 @@ def film_episodes(
     spec, info = environment_of(player, env), player.info
     folder = folder / name_films(info, spec["id"], range(seed, seed + len(result.returns)))
     direction = Objective.from_settings(spec.get("objective") or {}).direction
-    order = np.argsort(direction.sign * np.asarray(result.returns), kind="stable").tolist()
+    ordered = np.argsort(direction.sign * np.asarray(result.returns), kind="stable").tolist()
+    order = [episode for episode in ordered if episode not in result.unscored]
     chosen = {"best": order[-1], "median": order[(len(order) - 1) // 2], "worst": order[0]}
     films = []
     with _open_stage(spec) as stage:

@@ -112,7 +112,7 @@ class Space:
                 meet.
         """
         by_name = {dimension.name: dimension for dimension in self.dimensions}
-        given = dict(_find_named(values, by_name))
+        given = dict(name_values(values, by_name))
         for name, value in given.items():
             if name not in by_name:
                 why = f"is {self.fixed[name]} in each trial" if name in self.fixed else "is not searched"
@@ -215,12 +215,12 @@ class Space:
         return moved
 
 
-def _find_named(values: Mapping[str, Any], searched: Collection[str], above: str = "") -> Iterator[tuple[str, Any]]:
+def name_values(values: Mapping[str, Any], searched: Collection[str], above: str = "") -> Iterator[tuple[str, Any]]:
     """Yield values by dotted name; nested mappings are flattened, unless a mapping itself is a searched value."""
     for key, value in values.items():
         name = f"{above}.{key}" if above else str(key)
         if isinstance(value, Mapping) and name not in searched:
-            yield from _find_named(value, searched, name)
+            yield from name_values(value, searched, name)
         else:
             yield name, value
 

@@ -151,5 +151,9 @@ class Tracker:
 
 
 def get_certified_score(trial: TrialRecord) -> dict[str, float]:
-    """Return a certification run's score on its evaluation episodes, by metric name; empty before they were played."""
-    return {"certified_score": trial.score} if trial.kind == CERTIFY and trial.score is not None else {}
+    """Return a certification run's score and own metrics on its episodes, by name; empty before they were played."""
+    if trial.kind != CERTIFY or trial.score is None:
+        return {}
+    present = {name: [value for value in values if value is not None] for name, values in trial.metrics.items()}
+    means = {f"certified_{name}": sum(values) / len(values) for name, values in present.items() if values}
+    return {"certified_score": trial.score, **means}

@@ -6,6 +6,7 @@ Together with `rltune.trial.metrics` the only place that reads RLlib's result di
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import math
 import tempfile
@@ -18,6 +19,7 @@ from ray.rllib.core import COMPONENT_ENV_TO_MODULE_CONNECTOR
 
 from rltune.algorithms.arguments import count_learners
 from rltune.algorithms.build import DEFAULT_MODULE, Build, build_config
+from rltune.algorithms.callbacks import has_callbacks, read_logged
 from rltune.algorithms.connectors import NormaliseObservations, VectorFilter
 from rltune.algorithms.episodes import read_episodes
 from rltune.algorithms.far_values import SEEN, describe_far_value
@@ -28,14 +30,17 @@ from rltune.engine.algorithm import FastAlgorithm
 from rltune.engine.kernels.compiler import set_num_threads
 from rltune.engine.sampling.observation_filter import wants_normalisation
 from rltune.envs.episode import EpisodeRecord
-from rltune.envs.observations import find_layout
+from rltune.envs.observations import find_layout, find_network_spaces
 from rltune.envs.rewards import read_reward_moments, write_reward_moments
+from rltune.envs.searched import ENV, SEARCHED, TRAIN_ENV, select_values
 from rltune.envs.step_count import count_steps_of
-from rltune.errors import NonFiniteError
+from rltune.errors import ConfigError, NonFiniteError
 from rltune.policies.bundle_writer import read_filter_stats, write_bundle, write_policies
 from rltune.policies.evaluation import Copies, evaluate
-from rltune.policies.policy import load_policy
+from rltune.policies.policy import load_playable
+from rltune.policies.result import Evaluation
 from rltune.policies.rllib_policy import leave_reason
+from rltune.policies.uri import Source
 from rltune.trial.gpu_memory import cap_memory, free_memory
 from rltune.trial.metrics import Progress, read_result
 from rltune.trial.recent_episodes import EPISODES_FILE, RecentEpisodes
@@ -66,9 +71,10 @@ class AlgorithmRunner:
         set_num_threads(threads)
         if not count_learners(build.algo):  # With remote learners, this process does not use the GPU.
             cap_memory(build.gpus)
+        self._searched = select_values(params, ENV)
         build = build.with_params(params)
         self.config = build_config(build, {}, seed)
-        self._recent = RecentEpisodes(scored_steps)
+        self._recent = RecentEpisodes(scored_steps, tuple(build.env.metrics))
         self.algorithm = build_algorithm(self.config, engine, build.precision)
         # A single remote learner shares its GPU with other trials, so its memory is capped. Several learners have whole
         # GPUs.
@@ -76,10 +82,12 @@ class AlgorithmRunner:
             cap = functools.partial(_cap_learner, share=build.gpus)
             self.algorithm.learner_group.foreach_learner(cap)
         self._count_steps()
+        self._require_checked_spaces(build)
         self._normalises_rewards = bool(build.env.rewards.get("normalise")) and not self.config.is_offline
-        self._env, self._facts, self._evaluated = build.env, build.facts, 0
+        self._env, self._train_env, self._facts, self._evaluated = build.env, build.train_env, build.facts, 0
         self._num_cut, self._restarts, self._fault = 0, 0, ""
         self._far_value = ""
+        self._has_callbacks, self._logged = has_callbacks(self.config), dict[str, float]()
         self._copies = build.copies
         self._stage = Copies()  # An offline algorithm plays its episodes here, after each iteration.
         self._steps_trained: float | None = None
@@ -92,6 +100,28 @@ class AlgorithmRunner:
         envs = getattr(getattr(self.algorithm, "env_runner", None), "env", None)
         if envs is not None and not isinstance(self.algorithm, FastAlgorithm):
             count_steps_of(envs)
+
+    def _require_checked_spaces(self, build: Build) -> None:
+        """Refuse other spaces than the check has found, such as between the ends of an argument's range.
+
+        Raises:
+            ConfigError: Networks would see other observations, or choose other actions.
+        """
+        envs = getattr(getattr(self.algorithm, "env_runner", None), "env", None)
+        pair = build.facts.find_policy_spaces()
+        if envs is None or pair is None:
+            return
+        seen, chosen = find_network_spaces(*pair, build.training_env)
+        now = envs.single_observation_space, envs.single_action_space
+        if (now[0].shape, now[1]) != (seen.shape, chosen):
+            spec = build.training_env
+            raise ConfigError(
+                "env.id",
+                spec.id,
+                f"with env.kwargs={dict(spec.kwargs)} has the spaces {now[0]} and {now[1]}",
+                f"those of the check, {seen} and {chosen}",
+                "search other values",
+            )
 
     def train(self) -> Progress:
         """Train one iteration of the RLlib algorithm, and return the progress after it.
@@ -119,7 +149,11 @@ class AlgorithmRunner:
         self._recent.add(progress.env_steps, episodes)
         # Before the first recent episode, RLlib's count is replaced: it may be ahead of the records.
         known = self._recent.summarize() or {"episodes": 0}
-        progress = replace(progress, **known)  # type: ignore[arg-type]
+        progress = replace(progress, **known)
+        if self._has_callbacks:
+            logged, refused = read_logged(result)
+            self._logged |= logged
+            progress = replace(progress, metrics={**self._logged, **progress.metrics}, refused=refused)
         loss = progress.learner.get("total_loss", 0.0)
         if not math.isfinite(loss):
             raise NonFiniteError(f"non-finite numbers: total_loss={loss}")
@@ -146,13 +180,30 @@ class AlgorithmRunner:
 
     def _play_episodes(self) -> list[EpisodeRecord]:
         """Play greedy episodes with an offline algorithm's policy, because the training itself plays none."""
-        with tempfile.TemporaryDirectory() as scratch:
-            self._write_policy(Path(scratch), self._describe_training({}))
-            seed = int(self.config.seed or 0) + self._evaluated
-            evaluation = evaluate(load_policy(scratch, trust=True), OFFLINE_EPISODES, seed, copies=self._stage)
+        seed = int(self.config.seed or 0) + self._evaluated
+        evaluation = self.play(episodes=OFFLINE_EPISODES, seed=seed, copies=self._stage)
         self._evaluated += OFFLINE_EPISODES
-        lengths = zip(evaluation.returns, evaluation.lengths, strict=True)
-        return [EpisodeRecord(score, length, score) for score, length in lengths]
+        values = zip(*evaluation.metrics.values(), strict=True) if evaluation.metrics else itertools.repeat(())
+        return [
+            # What an episode without a score has returned is not known.
+            EpisodeRecord(
+                0.0 if math.isnan(score) else score,
+                length,
+                score,
+                metrics=tuple(math.nan if value is None else value for value in row),
+            )
+            for score, length, row in zip(evaluation.returns, evaluation.lengths, values, strict=False)
+        ]
+
+    def play(self, *, copies: Copies | None, **episodes: Any) -> Evaluation:
+        """Play episodes with the policy as it is now, whose normalisation learns nothing from them."""
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = Path(scratch)
+            try:
+                self._write_policy(folder / "policy", self._describe_training({}))
+            except ValueError:  # A bundle cannot express the network, which RLlib loads from its own files then.
+                self.save(folder, {})
+            return evaluate(load_playable(Source(scratch, trust=True)), copies=copies, **episodes)
 
     def save(self, folder: Path, info: Mapping[str, Any]) -> None:
         """Write the training state (``algorithm/``, ``episodes.json``) and the policy bundle (``policy/``).
@@ -168,8 +219,13 @@ class AlgorithmRunner:
             leave_reason(folder, str(error), info)
 
     def _describe_training(self, info: Mapping[str, Any]) -> dict[str, Any]:
-        """Add to a policy's metadata the environment, with what this trial normalises, and its copies in a process."""
-        return {**info, "env": self._env.to_dict(), "copies": self._copies}
+        """Add to a policy's metadata the environment, with what this trial normalises, and its copies in a process.
+
+        It is the one in which the policy is judged. If it has learned in another one, then that comes beside it.
+        """
+        more: dict[str, Any] = {TRAIN_ENV: self._train_env.to_dict()} if self._train_env else {}
+        more |= {SEARCHED: self._searched} if self._searched else {}
+        return {**info, "env": self._env.to_dict(), **more, "copies": self._copies}
 
     def _write_policy(self, folder: Path, info: Mapping[str, Any]) -> None:
         makers = list_connectors(self.config)

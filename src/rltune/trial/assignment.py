@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rltune.algorithms.build import Build
+from rltune.config.early_end import EarlyEnd
 from rltune.envs.facts import EnvFacts
+from rltune.envs.objective import Objective
 from rltune.envs.spec import spec_of
 from rltune.records import SCORED_SHARE, TRIALS, trial_dir_of
 
@@ -23,6 +25,8 @@ class Assignment:
         sweep: The sweep's folder, absolute; it is also the store where `store` is None, so that all nodes share it.
         env_steps: The budget of each seed.
         reports: Reports over the whole budget.
+        target: The score at which a trial ends, see `rltune.config.early_end.EarlyEnd`; None without one.
+        plateau: The reports without a better score after which it ends; None: any number.
         checkpoint_every_s: Seconds between two checkpoints of the latest state.
         saves_early: Whether an attempt at the trial has failed, see `rltune.trial.checkpointing.FIRST_GAP`.
         replay_gb: Size up to which that state has the replay memories of all seeds.
@@ -39,8 +43,12 @@ class Assignment:
         tags: What else the policy's info names: sweep, env_name, trial and run.
         kind: TRIALS for a trial of the search, CERTIFY for a run of the certification. Also the folder in the sweep's
             that holds this trial's own.
+        score: The episodes by which each report is scored: ``episodes``, ``seed`` and ``env``, as
+            `rltune.policies.evaluation.evaluate` takes them. None: the training's own.
         episodes: Episodes that the best policy plays after the whole budget; 0: none.
         evaluation_seed: The environment seed of the first of them.
+        evaluation_env: What is changed of the environment for them.
+        choice_env: What is changed of it for as many episodes more, by which runs are chosen; None: by the former.
         attempt: A name that no other attempt at this trial has. Its checkpoints have a folder of that name: a worker
             that was cut off may still write those of an earlier attempt.
         folder: The folder in which the command was typed, to which the environment's relative paths lead.
@@ -65,8 +73,13 @@ class Assignment:
     best: Mapping[str, Any] | None = None
     tags: Mapping[str, Any] | None = None
     kind: str = TRIALS
+    score: Mapping[str, Any] | None = None
     episodes: int = 0
     evaluation_seed: int = 0
+    evaluation_env: Mapping[str, Any] = field(default_factory=dict)
+    choice_env: Mapping[str, Any] | None = None
+    target: float | None = None
+    plateau: int | None = None
     attempt: str = "first"
     saves_early: bool = False
     folder: str = "."
@@ -75,6 +88,12 @@ class Assignment:
     def scored_steps(self) -> float:
         """A report's score is the mean over the episodes of this many last environment steps of each seed."""
         return self.env_steps * SCORED_SHARE
+
+    @property
+    def early_end(self) -> EarlyEnd:
+        """When the trial ends before its budget is spent."""
+        direction = Objective.from_settings(self.build["env"].get("objective")).direction
+        return EarlyEnd(self.target, self.plateau, direction)
 
     @property
     def trial_dir(self) -> str:

@@ -35,11 +35,15 @@ class TrialState:
         progress: One per seed.
         train_s: Seconds trained, all seeds together.
         reports: Reports sent: how many of the budget's marks are behind it.
+        curve: The environment steps at each report, and its score.
+        ended: Why the trial has ended early, see `rltune.config.early_end`; None if it has not.
     """
 
     progress: list[Progress] = field(default_factory=list)
     train_s: float = 0.0
     reports: int = 0
+    curve: list[tuple[int, float]] = field(default_factory=list)
+    ended: str | None = None
 
     @property
     def env_steps(self) -> int:
@@ -84,7 +88,9 @@ class TrialCheckpoints:
             self.notes.append(
                 f"continues without its replay memory{why} and learns again after {max(waits):,} environment steps"
             )
-        return TrialState([Progress(**saved) for saved in state["progress"]], state["train_s"], state["reports"])
+        progress = [Progress(**saved) for saved in state["progress"]]
+        curve = [(int(steps), float(score)) for steps, score in state.get("curve", ())]
+        return TrialState(progress, state["train_s"], state["reports"], curve, state.get("ended"))
 
     def _open_newest(self) -> Path | None:
         """Open the task's latest checkpoint or else its older one; None if neither is there and intact."""
@@ -171,6 +177,8 @@ class TrialCheckpoints:
             "seeds": list(task.seeds),
             "train_s": state.train_s,
             "reports": state.reports,
+            "curve": state.curve,
+            "ended": state.ended,
             "replay_bytes": _measure_replay(runners),
             "progress": [dict(vars(seed)) for seed in state.progress],
         }

@@ -9,7 +9,7 @@ To log another number:
 - A learner's statistic: add RLlib's name for it to the algorithm's row in `rltune.config.capabilities`. It is logged
   as ``learner/<name>``. Nothing else changes.
 - A number about the episodes: add a field to `Progress`, and its value to
-  ``rltune.trial.recent_episodes.RecentEpisodes.summarize``.
+  ``rltune.trial.recent_episodes.RecentEpisodes.summarize``. The user's own metrics are in `Progress.metrics`.
 - A number of RLlib's ``env_runners`` results: add a field to `Progress` with its key there. Where the fast engine is to
   give it too, add the same key to ``rltune.engine.algorithm.FastAlgorithm``.
 - A number that only the trial knows: add its name to `TRIAL_NUMBERS`, and set it in ``rltune.trial.trainable.Trial``.
@@ -23,13 +23,17 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rltune.config.capabilities import TABLE, UNKNOWN, Capabilities
 from rltune.config.criteria import Criteria
+from rltune.envs.spec import EPISODE, LAST, name_metric
 from rltune.errors import ABSENT, ConfigError, NonFiniteError, choices, nearest
 from rltune.records import Report
+
+if TYPE_CHECKING:
+    from rltune.policies.result import Evaluation
 
 # MLflow shows metrics with the prefix "system/" on its tab for system metrics.
 CPU, MEMORY = "system/process_cpu_percentage", "system/process_memory_megabytes"
@@ -47,6 +51,13 @@ RESTARTS = "env_restarts"
 
 LEARNER = "learner/"
 """Prefix of the learner's statistics in a report and in MLflow."""
+
+EPISODES_WITH = "episodes_with/"
+"""Prefix of the number of recent episodes that have a metric of the user's own."""
+
+RECENT, SCORED = "recent_episodes", "scored_episodes"
+"""The number of episodes of which a report has the means, reported where some of them may lack a number, and how many
+of them have a score, reported where some have none."""
 
 
 class _Number(NamedTuple):
@@ -83,6 +94,11 @@ class Progress:
         score: Mean score of the last episodes (`rltune.envs.objective`), the return where it is that.
         episode_length_max: Longest of the last episodes: at an environment's time limit the curve is flat.
         env_restarts: How many times a copy of the environment was made again after a failure.
+        metrics: Means of the user's own metrics over the last episodes that have them, by name; NaN if none has it.
+        episodes_with: How many of the last episodes have each of them.
+        recent_episodes: How many the last episodes are.
+        scored_episodes: How many of them have a score.
+        refused: The names of what callbacks have logged that is no number.
         fault: The first of these failures in one line.
         far_value: A note on the first far value in observations that are normalised.
     """
@@ -97,13 +113,36 @@ class Progress:
     episode_length_max: float = _number(max)
     score: float = _number(statistics.fmean)
     env_restarts: int = _number(sum, RESTARTS)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    episodes_with: Mapping[str, int] = field(default_factory=dict)
+    recent_episodes: int = 0
+    scored_episodes: int = 0
+    refused: Sequence[str] = ()
     fault: str = ""
     far_value: str = ""
 
     def __post_init__(self) -> None:
         """Use the mean return as score if no other score is given."""
-        if math.isnan(self.score):
+        if math.isnan(self.score) and not self.recent_episodes:
             object.__setattr__(self, "score", self.return_mean)
+
+    def with_episodes(self, evaluation: Evaluation) -> Progress:
+        """Return this with the score and the user's own metrics of episodes that were played for them."""
+        measured = evaluation.measure()
+        means = {name: math.nan if (mean := one["mean"]) is None else mean for name, one in measured.items()}
+        counts = {name: int(one["episodes"] or 0) for name, one in measured.items()}
+        return replace(
+            self,
+            score=evaluation.mean,
+            recent_episodes=len(evaluation.returns),
+            scored_episodes=len(evaluation.scores),
+            metrics={**self.metrics, **means},  # Numbers of callbacks stay those of the training.
+            episodes_with={**self.episodes_with, **counts},
+        )
+
+    def without_score(self, episodes: int) -> Progress:
+        """Return this without a score, because none of so many episodes that were played for it has one."""
+        return replace(self, score=math.nan, recent_episodes=episodes, scored_episodes=0)
 
     def require_finite_returns(self) -> None:
         """Refuse mean returns that are NaN or infinite although an episode has ended.
@@ -119,7 +158,8 @@ _NUMBERS: dict[str, _Number] = {
     entry.name: entry.metadata["number"] for entry in fields(Progress) if "number" in entry.metadata
 }
 METRICS = (*TRIAL_NUMBERS, *_NUMBERS)
-"""Names of all logged numbers but the learner's. They are drawn over nominal steps; ``env_steps`` were sampled."""
+"""Names of all logged numbers but the learner's and those of own metrics. They are drawn over nominal steps;
+``env_steps`` were sampled."""
 
 
 def read_result(result: Mapping[str, Any], names: Iterable[str] = UNKNOWN.statistics) -> Progress:
@@ -157,16 +197,31 @@ def merge_seeds(seeds: Sequence[Progress], train_s: float) -> dict[str, Any]:
         report["return_std_over_seeds"] = statistics.pstdev(means) if all(map(math.isfinite, means)) else math.nan
     for name in seeds[0].learner:
         report[LEARNER + name] = statistics.fmean(seed.learner.get(name, math.nan) for seed in seeds)
+    names = dict.fromkeys(name for seed in seeds for name in seed.metrics)
+    for name in names:
+        # A seed of which no episode has it is left out, too.
+        present = [value for seed in seeds if not math.isnan(value := seed.metrics.get(name, math.nan))]
+        report[name] = statistics.fmean(present) if present else math.nan
+        counts = [seed.episodes_with[name] for seed in seeds if name in seed.episodes_with]
+        report |= {EPISODES_WITH + name.removeprefix(EPISODE): sum(counts)} if counts else {}
+    num_recent, num_scored = (sum(getattr(seed, name) for seed in seeds) for name in (RECENT, SCORED))
+    if num_scored < num_recent:
+        report[SCORED] = num_scored
+    if num_scored < num_recent or any(name.startswith(EPISODES_WITH) for name in report):
+        report[RECENT] = num_recent
     return report
 
 
-def check_criteria(criteria: Criteria, algo: Capabilities | None = None, replicates: int = 2) -> None:
+def check_criteria(
+    criteria: Criteria, algo: Capabilities | None = None, replicates: int = 2, metrics: Iterable[str] = ()
+) -> None:
     """Refuse constraints or a second objective on a metric that the sweep's trials do not report.
 
     Args:
         criteria: The sweep's.
-        algo: What its algorithm can do; None where that is not known.
+        algo: What its algorithm can do; None where that is not known: callbacks of its own may log further metrics.
         replicates: Seeds a trial.
+        metrics: The user's own metrics, by their keys of the infos.
 
     Raises:
         ConfigError: Names the key, and the number that was meant.
@@ -174,16 +229,30 @@ def check_criteria(criteria: Criteria, algo: Capabilities | None = None, replica
     rows = TABLE.values() if algo is None else [algo]
     known = {*METRICS, *(LEARNER + name for row in rows for name in row.statistics)}
     known -= {"return_std_over_seeds"} if replicates == 1 else set()
+    own = {name_metric(key) for key in metrics}
+    known |= own | {EPISODES_WITH + name.removeprefix(EPISODE) for name in own} | ({RECENT} if own else set())
+    is_open = algo is None
     for one in criteria.constraints:
-        if one.name not in known:
+        if one.name not in known and not (is_open and one.name.startswith(EPISODE)):
+            if one.name.startswith(EPISODE):
+                raise _make_metric_error(f"constraints.{one.name}", ABSENT, one.name, own)
             meant = (nearest(one.name, known) or "train_s").replace("/", ".")
             fix = f"'+constraints.{meant}={one.bound}'"
             raise ConfigError(
                 f"constraints.{one.name}", ABSENT, ": no trial reports that", choices(one.name, known), fix
             )
-    if (second := criteria.second) is not None and second not in known:
+    second = criteria.second
+    if second is not None and second not in known and not (is_open and second.startswith(EPISODE)):
+        if second.startswith(EPISODE):
+            raise _make_metric_error("objective.second.key", second, second, own)
         fix = f"objective.second.key={nearest(second, known) or 'train_s'}"
         raise ConfigError("objective.second.key", second, ": no trial reports that", choices(second, known), fix)
+
+
+def _make_metric_error(key: str, value: object, name: str, own: Iterable[str]) -> ConfigError:
+    """Make the error for a metric of the user's own that ``metrics`` does not declare."""
+    fix = f"'+metrics.{name.removeprefix(EPISODE).replace('/', '.')}={LAST}'"
+    return ConfigError(key, value, ": metrics does not name it", choices(name, own), fix)
 
 
 def is_report(result: Mapping[str, Any]) -> bool:
@@ -200,4 +269,7 @@ def make_report(result: Mapping[str, Any]) -> Report:
 
 def select_logged(report: Mapping[str, Any]) -> dict[str, float]:
     """Select the metrics of a report that MLflow shows."""
-    return {name: value for name, value in report.items() if name in METRICS or name.startswith(LEARNER)}
+    prefixes = (LEARNER, EPISODE, EPISODES_WITH)
+    return {
+        name: value for name, value in report.items() if name in (*METRICS, RECENT, SCORED) or name.startswith(prefixes)
+    }

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections import deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from rltune.envs.episode import EpisodeRecord
+from rltune.envs.meter import average
+from rltune.envs.spec import name_metric
 from rltune.records import SCORED_EPISODES
 
 EPISODES_FILE = "episodes.json"  # The file in a checkpoint with the recent episodes.
@@ -23,10 +27,11 @@ class RecentEpisodes:
     Args:
         steps: How far the window reaches back. Whole iterations count: the episodes of one that is longer than the
             window are all in it, since they are by the same policy.
+        metrics: The user's own metrics, of which the episodes' records have the values.
     """
 
-    def __init__(self, steps: float) -> None:
-        self._steps = steps
+    def __init__(self, steps: float, metrics: Sequence[str] = ()) -> None:
+        self._steps, self._metrics = steps, tuple(metrics)
         self._ended: deque[tuple[int, EpisodeRecord]] = deque()
 
     def add(self, env_steps: int, episodes: Iterable[EpisodeRecord]) -> None:
@@ -40,27 +45,40 @@ class RecentEpisodes:
         while len(self._ended) > SCORED_EPISODES and self._ended[0][0] <= env_steps - self._steps:
             self._ended.popleft()
 
-    def summarize(self) -> dict[str, float]:
+    def summarize(self) -> dict[str, Any]:
         """Return the metrics of `rltune.trial.metrics.Progress` about the episodes in the window; empty without any."""
         if not self._ended:
             return {}
-        totals, lengths, scores, *_ = zip(*(episode for _, episode in self._ended), strict=True)
+        records = [episode for _, episode in self._ended]
+        totals, lengths = [record.total for record in records], [record.length for record in records]
+        scores = [record.score for record in records if not math.isnan(record.score)]
+        means = {name_metric(key): mean for key, mean in average(records, self._metrics).items()}
         return {
             "return_mean": statistics.fmean(totals),
             "return_min": min(totals),
             "return_max": max(totals),
-            "score": statistics.fmean(scores),
+            "score": statistics.fmean(scores) if scores else math.nan,
             "episode_length_mean": statistics.fmean(lengths),
             "episode_length_max": float(max(lengths)),
+            "recent_episodes": len(records),
+            "scored_episodes": len(scores),
+            "metrics": {name: mean for name, (mean, _) in means.items()},
+            "episodes_with": {name: count for name, (_, count) in means.items()},
         }
 
-    def state(self) -> list[list[float]]:
+    def state(self) -> list[list[Any]]:
         """Return the episodes in the window as JSON values, for a checkpoint."""
-        return [[env_steps, *episode[:3]] for env_steps, episode in self._ended]
+        return [[env_steps, *episode[:3], list(episode.metrics)] for env_steps, episode in self._ended]
 
-    def load(self, state: Iterable[Sequence[float]]) -> None:
+    def load(self, state: Iterable[Sequence[Any]]) -> None:
         """Restore the episodes that `state` has returned."""
-        self._ended = deque((int(at), EpisodeRecord(total, int(length), score)) for at, total, length, score in state)
+        self._ended = deque((int(at), _read_record(values)) for at, *values in state)
+
+
+def _read_record(values: Sequence[Any]) -> EpisodeRecord:
+    """Return the record of an episode of which `RecentEpisodes.state` has returned the values."""
+    total, length, score, *rest = values  # Checkpoints of earlier versions have no metrics.
+    return EpisodeRecord(total, int(length), score, metrics=tuple(rest[0]) if rest else ())
 
 
 def explain_no_episode(env_steps: int, copies: int) -> str:
@@ -80,6 +98,19 @@ def explain_no_episode(env_steps: int, copies: int) -> str:
     return f"no episode has ended: each of {copies} copies has taken {each:,} steps; {limit}; {fewer}"
 
 
+def explain_no_score(episodes: int, key: str) -> str:
+    """Explain why a trial has no score although episodes have ended, with what to type.
+
+    Args:
+        episodes: How many have ended.
+        key: ``objective.key``.
+    """
+    return (
+        f"no score: of {episodes:,} episodes the last ones had no {key} in an info (objective.key); "
+        "objective.missing=0 counts such an episode as 0"
+    )
+
+
 def read_training_scores(checkpoint: Path) -> list[float]:
     """Read the scores of a checkpoint's recent training episodes, in which actions were sampled.
 
@@ -90,4 +121,5 @@ def read_training_scores(checkpoint: Path) -> list[float]:
         kept = json.loads((checkpoint / EPISODES_FILE).read_text())
     except FileNotFoundError:
         return []
-    return [] if kept["evaluated"] else [EpisodeRecord(*episode).score for _, *episode in kept["recent"]]
+    scores = [_read_record(values).score for _, *values in kept["recent"]]
+    return [] if kept["evaluated"] else [score for score in scores if not math.isnan(score)]

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from rltune.policies.result import Evaluation
 from rltune.trial.metrics import Progress
+
+if TYPE_CHECKING:
+    from rltune.policies.evaluation import Copies
 
 
 class Runner(Protocol):
@@ -20,6 +24,15 @@ class Runner(Protocol):
 
         Raises:
             SamplingEnded: `rltune.envs.step_count.STEPS` said that it was to end or pause early. The next call goes on.
+        """
+
+    def play(self, *, copies: Copies | None, **episodes: Any) -> Evaluation:
+        """Play episodes with the policy as it is now; the training does not notice.
+
+        Args:
+            copies: The copies of the environment to play in.
+            episodes: Other arguments of `rltune.policies.evaluation.evaluate`: ``episodes``, ``seed``, ``env`` and
+                ``progress``.
         """
 
     @property

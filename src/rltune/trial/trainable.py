@@ -25,11 +25,12 @@ from rltune.algorithms.arguments import apply_params, count_copies
 from rltune.checkpoints.clients import UnsharedStoreError
 from rltune.checkpoints.store import open_store
 from rltune.compat.ray_start import run_exit_handlers
-from rltune.envs.copies import wait_for_copies
+from rltune.envs.changes import change_spec
+from rltune.envs.copies import Copy, wait_for_copies
 from rltune.envs.guest import find_root, is_termination, make_fault
 from rltune.envs.spec import spec_of
 from rltune.envs.step_count import STEPS, SamplingEnded
-from rltune.errors import Cause, GuestError, NonFiniteError, RltuneError, describe_exception
+from rltune.errors import Cause, GuestError, NonFiniteError, PolicyError, RltuneError, describe_exception
 from rltune.ledger.disk_full import has_no_room, is_disk_full
 from rltune.policies.acting import choose_acting, describe_acting, save_acting
 from rltune.search_path import place_working_folder
@@ -71,6 +72,8 @@ class Trial(tune.Trainable):
         folder = self.task.sweep if self.task.store is None else Path(self.logdir) / Path(self.task.sweep).name
         self._store = open_store(folder, self.task.store)
         self._failure: dict[str, Any] | None = None
+        self._scored: dict[int, int] = {}  # The environment steps of each seed at which its score was played last.
+        self._score_copies: Copies | None = None
         self._state = TrialState()
         self._counted = (
             0,
@@ -98,6 +101,7 @@ class Trial(tune.Trainable):
         """Close environments and free memory; Tune calls this where no trial has ended, as after an interrupt."""
         for runner in self._runners:
             self._catch_failure(runner.stop)
+        self._catch_failure(self._close_score_copies)
         self._runners = []
         self._supervisor.close()
         if self.task.store is not None:
@@ -118,6 +122,8 @@ class Trial(tune.Trainable):
             self._store.delete(f"{task.trial_dir}/{STACK_FILE}")
         # Restoring may make the environments anew, so it belongs to what the trial stands in the queue for.
         with self._wait_for_copies() as waited_s:
+            if task.score:
+                self._score_copies = self._open_score_copies(task.score)
             self._runners = [self.build_runner(seed) for seed in self.task.seeds]
             self._state = self._checkpoints.restore(self._runners)
             kept = sum(runner.kept_steps for runner in self._runners)
@@ -133,9 +139,20 @@ class Trial(tune.Trainable):
         if env.copy_limit is None:
             return contextlib.nullcontext(0.0)
         num_copies = count_copies(apply_params(build["algo"], self.task.params)) * len(self.task.seeds)
+        num_copies += self.task.score is not None
         # More than one machine may have are those of env runners on several nodes, each of which waits for its own.
         count = num_copies if num_copies <= env.copy_limit[1] else 0
         return wait_for_copies(env, count, math.inf, lambda: self._report_episode(0, 0))
+
+    def _open_score_copies(self, score: Mapping[str, Any]) -> Copies:
+        """Make the copies in which all seeds play their scores; where copies are bounded, it is one, taken now.
+
+        A trial that waited for it later, with the training's copies, might wait for ever.
+        """
+        from rltune.policies.evaluation import Copies  # The import of torch takes seconds.
+
+        env = change_spec(spec_of(self.task.build["env"]), score["env"])
+        return Copies(1, first=Copy(env).take()) if env.copy_limit else Copies()
 
     def _catch_failure(self, work: Callable[[], None]) -> None:
         """Call the function, and record an exception as the failure of the trial.
@@ -161,10 +178,11 @@ class Trial(tune.Trainable):
 
         Returns:
             The report. Its numbers are those of `rltune.trial.metrics`; ``score`` is NaN until the first episode
-            has ended. ``records`` are of the checkpoints written, ``returns`` (at the end, where the task wants
-            episodes) of the episodes played, ``failed``, ``cause`` and ``traceback`` of what went wrong,
-            ``notes`` of the restore and of the episodes. Without ``nominal_steps`` it is no report: it brings a
-            checkpoint that was due before, an interruption or a failure.
+            has ended. ``records`` are of the checkpoints written, ``returns``, ``metrics`` and ``choice_returns`` (at
+            the end, where the task wants episodes) of the episodes played, ``failed``, ``cause`` and ``traceback`` of
+            what went wrong, ``ended`` why it ends before its budget is spent, ``notes`` of restore and episodes.
+            Without ``nominal_steps`` it is no report: it brings a checkpoint that was due before, an interruption or a
+            failure.
         """
         report: dict[str, Any] = {}
         if self._failure is None:
@@ -196,8 +214,8 @@ class Trial(tune.Trainable):
         The episodes at the end are played after the last report, which has brought the training state by then: if they
         fail, or the process with them, then the next attempt only plays them again.
         """
-        state = self._state
-        was_trained = state.reports >= self.task.reports
+        task, state = self.task, self._state
+        was_trained = state.reports >= task.reports or state.ended is not None
         steps_before, trained_before = state.env_steps, state.train_s
         clock, cpu_s = time.perf_counter(), time.process_time()
         mark = self._next_mark()
@@ -206,21 +224,48 @@ class Trial(tune.Trainable):
             pause = pause or self._train(index, mark)
         if pause:
             return self._hand_back(interrupted=pause == STOP_REQUESTED)
-        state.reports += 1
+        if task.score:
+            self._play_scores(task.score)
         report = self._merge_seeds() | {"nominal_steps": mark}
+        if not was_trained:
+            state.reports += 1
+            state.curve.append((int(report["env_steps"]), float(report["score"])))
+            state.ended = task.early_end.explain(state.curve)
         if seconds := state.train_s - trained_before:
             report["env_steps_per_s"] = len(self._runners) * (report["env_steps"] - steps_before) / seconds
             report[CPU] = 100 * (time.process_time() - cpu_s) / (time.perf_counter() - clock)
         report |= {MEMORY: psutil.Process().memory_info().rss / 1e6, **measure_gpu()}
         records = self._checkpoints.save_if_due(state, self._runners, report["score"])
-        report |= {"records": records, "done": mark == self.task.env_steps}
-        if report["done"] and self.task.episodes:
+        is_last = mark == task.env_steps or state.ended is not None
+        report |= {"records": records, "done": is_last, "ended": state.ended}
+        if report["done"] and task.episodes:
             if was_trained:
                 report |= self._play_best(records)
             else:
                 latest = self._checkpoints.save_latest(state, self._runners)
                 report |= {"records": {**records, **latest}, "done": False}
         return report
+
+    def _play_scores(self, score: Mapping[str, Any]) -> None:
+        """Replace the score and the user's metrics of each seed that has trained since by those of episodes played now.
+
+        Raises:
+            SamplingEnded: The sweep ends. The next attempt plays them again.
+        """
+        progress = self._state.progress
+        for index, runner in enumerate(self._runners):
+            if self._scored.get(index) == progress[index].env_steps:
+                continue
+            try:
+                evaluation = runner.play(**score, progress=self._report_episode, copies=self._score_copies)
+                progress[index] = progress[index].with_episodes(evaluation)
+                if evaluation.cut and not self._scored:
+                    self._checkpoints.notes.append(f"at a report: {evaluation.explain_cut()}")
+            except PolicyError as error:
+                if error.key != "objective.key":
+                    raise
+                progress[index] = progress[index].without_score(score["episodes"])
+            self._scored[index] = progress[index].env_steps
 
     def _hand_back(self, *, interrupted: bool) -> dict[str, Any]:
         """Save a checkpoint between two marks and return its record. It is no report: trials report at marks only."""
@@ -239,9 +284,10 @@ class Trial(tune.Trainable):
             records: Of the checkpoints written since the last report.
 
         Returns:
-            The report's ``returns``, one per episode, and its ``records``; nothing without a best checkpoint.
+            The report's ``returns`` and ``choice_returns``, one per episode, and its ``records``; nothing without a
+            best checkpoint.
         """
-        best = self._checkpoints.best
+        task, best = self.task, self._checkpoints.best
         if best is None:  # No episode has ended, which the driver says.
             return {}
         if (folder := self._store.open(best)) is None:
@@ -251,28 +297,50 @@ class Trial(tune.Trainable):
         # The evaluation's copies take the place of the training's.
         for runner in self._runners:
             runner.close_envs()
+        self._close_score_copies()
         with Copies() as copies:
-            if acting := choose_acting(folder, read_training_scores(folder), self._report_episode, copies):
+            env = task.score and task.score["env"]
+            if acting := choose_acting(folder, read_training_scores(folder), self._report_episode, copies, env):
                 self._checkpoints.notes.append(describe_acting(acting))
                 best = save_acting(self._store, best, acting)
                 records = {**records, "best": best.to_dict()}
                 folder = self._store.open(best) or folder
-            return {"records": records, "returns": self.play(folder, copies)}
+            returns, metrics = self.play(folder, copies, task.evaluation_seed, task.evaluation_env)
+            played: dict[str, Any] = {"returns": returns, "metrics": metrics}
+            if task.choice_env is not None:  # Other seeds, because both may be the same environment.
+                seed = task.evaluation_seed + task.episodes
+                played["choice_returns"], _ = self.play(folder, copies, seed, task.choice_env)
+            return {"records": records, **played}
 
-    def play(self, folder: Path, copies: Copies) -> list[float]:
+    def _close_score_copies(self) -> None:
+        if self._score_copies is not None:
+            self._score_copies.close()
+
+    def play(
+        self, folder: Path, copies: Copies, seed: int, env: Mapping[str, Any]
+    ) -> tuple[list[float], dict[str, list[float | None]]]:
         """Play the task's evaluation episodes with a checkpoint's policy; tests override this method.
 
         Args:
             folder: The checkpoint.
             copies: The copies of the environment to play in.
+            seed: The environment seed of the first episode.
+            env: What is changed of the environment.
+
+        Returns:
+            What the episodes are worth that have a score, and all episodes' own metrics by name.
         """
         from rltune.policies.evaluation import evaluate_checkpoint
 
         task = self.task
-        result = evaluate_checkpoint(folder, task.episodes, task.evaluation_seed, self._report_episode, copies)
+        result = evaluate_checkpoint(folder, task.episodes, seed, self._report_episode, copies, env)
         if result.cut:
             self._checkpoints.notes.append(f"at its end: {result.explain_cut()}")
-        return list(result.returns)
+        if result.unscored:
+            self._checkpoints.notes.append(
+                f"at its end: {len(result.unscored)} of {task.episodes} episodes had no score and were left out"
+            )
+        return result.scores, {name: list(values) for name, values in result.metrics.items()}
 
     def _report_episode(self, done: int, total: int) -> None:
         """Report to the supervisor that an evaluation is progressing.
@@ -285,9 +353,10 @@ class Trial(tune.Trainable):
             raise SamplingEnded
 
     def _next_mark(self) -> int:
-        """Return the environment steps at which the next report is due."""
-        task = self.task
-        return math.ceil(task.env_steps * min(self._state.reports + 1, task.reports) / task.reports)
+        """Return the environment steps at which the next report is due; of a trial that has ended, of its last one."""
+        task, state = self.task, self._state
+        number = state.reports if state.ended else min(state.reports + 1, task.reports)
+        return math.ceil(task.env_steps * number / task.reports)
 
     def _train(self, index: int, target: int) -> str | None:
         """Train one seed up to ``target`` steps; return STOP_REQUESTED or SAVE_DUE if training paused earlier."""
@@ -308,6 +377,9 @@ class Trial(tune.Trainable):
             self._mark_iteration()
             if progress[index].far_value and not earlier.far_value:
                 self._checkpoints.notes.append(progress[index].far_value)
+            if (refused := progress[index].refused) and not earlier.refused:
+                note = "has callbacks that log what is no number, or what has a name that no tracker takes"
+                self._checkpoints.notes.append(f"{note}: {', '.join(refused)}")
             if progress[index].env_restarts and not earlier.env_restarts:
                 note = f"has made a failed copy of its environment again ({progress[index].fault})"
                 self._checkpoints.notes.append(f"{note}; env_restarts in its numbers counts such repairs")

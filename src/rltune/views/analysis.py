@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rltune.algorithms.arguments import build_search_space
+from rltune.algorithms.arguments import build_search_space, name_arguments
 from rltune.errors import RltuneError
 from rltune.records import Direction
 from rltune.search.dimensions import Dimension
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def build_space(view: SweepView) -> Space:
     """Build the search space of a sweep from its saved settings."""
-    return build_search_space(view.settings["algo"], view.settings["space"])
+    return build_search_space(name_arguments(view.settings["algo"], view.settings["env"]), view.settings["space"])
 
 
 def list_rungs(view: SweepView) -> list[int]:

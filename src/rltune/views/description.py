@@ -7,7 +7,7 @@ keys. Runs anywhere.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,18 +63,20 @@ def describe(view: SweepView) -> dict[str, Any]:
     with contextlib.suppress(RltuneError):
         verdict = describe_verdict(view)
     ended = {key: getattr(outcome, key, None) for key in ("reason", "unregistered", "cost", "front")}
-    trials = [_describe_trial(trial) for trial in view.ordered]
+    trials = [_describe_trial(trial, view.metrics) for trial in view.ordered]
     whole: dict[str, Any] = to_plain({**summarize(view), **ended, "verdict": verdict, "trials_best_first": trials})
     return whole
 
 
-def _describe_trial(trial: TrialSnapshot) -> dict[str, Any]:
+def _describe_trial(trial: TrialSnapshot, metrics: Sequence[str]) -> dict[str, Any]:
     return {
         "trial": trial.number,
         "state": "pruned" if trial.state == "PRUNED" else trial.state_word,
         "score": trial.score,
         "second": trial.second,
+        "metrics": {name: trial.record.numbers.get(name) for name in metrics},
         "env_steps": trial.env_steps,
+        "target_steps": trial.record.target_steps,
         "train_s": trial.record.train_s,
         "origin": trial.record.origin,
         "params": trial.params,

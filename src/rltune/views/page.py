@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from rltune.algorithms.arguments import values_of
-from rltune.certification.description import describe_result, explain_table, make_table
-from rltune.errors import RltuneError
+from rltune.algorithms.arguments import name_arguments, values_of
+from rltune.certification.description import MAX_METRICS, describe_result, explain_table, make_table
+from rltune.envs.searched import is_of_env
+from rltune.envs.spec import EPISODE
+from rltune.errors import RltuneError, spell
 from rltune.formatting import (
     TextTable,
     classify_failure,
@@ -27,9 +30,9 @@ from rltune.formatting import (
 from rltune.ledger.outcome import Outcome, explain_no_winner
 from rltune.policies.acting import describe_acting
 from rltune.records import BASELINE, Direction
-from rltune.trial.metrics import RESTARTS
+from rltune.trial.metrics import EPISODES_WITH, RECENT, RESTARTS
 from rltune.views.analysis import build_space
-from rltune.views.sweep_view import ORIGINS, SweepView
+from rltune.views.sweep_view import ORIGINS, SweepView, TrialSnapshot
 
 MAX_NAMED = 8  # A line about failures names at most this many trials.
 
@@ -102,8 +105,18 @@ def _describe_trials(view: SweepView, max_trials: int | None) -> Iterator[Sectio
         return
     criteria, front = view.criteria, {trial.number for trial in view.front}
     second = [criteria.second] if criteria.second else []
+    metrics = [name for name in view.metrics if name != criteria.second][:MAX_METRICS]
     score = "score" if criteria.direction is Direction.MAX else view.label
-    headings = ("trial", "state", score, *second, "env steps", "values", "why it ended, or where it runs")
+    headings = (
+        "trial",
+        "state",
+        score,
+        *second,
+        *(name.removeprefix(EPISODE) for name in metrics),
+        "env steps",
+        "values",
+        "why it ended, or where it runs",
+    )
     rows, best = [], None
     for index, trial in enumerate(view.ordered[:max_trials]):
         state = trial.state_word
@@ -111,6 +124,7 @@ def _describe_trials(view: SweepView, max_trials: int | None) -> Iterator[Sectio
             best, state = index, f"{state}, {view.winner_word}"
         row = [str(trial.number), state, format_objective(trial.score)]
         row += [format_objective(trial.second) + " *" * (trial.number in front)] if second else []
+        row += [_format_metric(trial, name) for name in metrics]
         rows.append((*row, format_count(trial.env_steps), format_params(trial.params), trial.explanation))
     notes = []
     if num_more := len(view.trials) - len(rows):
@@ -118,6 +132,14 @@ def _describe_trials(view: SweepView, max_trials: int | None) -> Iterator[Sectio
     if second:
         notes.append(f"* on the Pareto front: no other complete trial beats it in both score and {criteria.second}")
     yield Section("trials", "Trials, complete ones first", TextTable(headings, tuple(rows), best), notes=notes)
+
+
+def _format_metric(trial: TrialSnapshot, name: str) -> str:
+    """Format a metric of a trial's newest report, with the number of episodes that have it if some lack it."""
+    numbers = trial.record.numbers
+    count, total = numbers.get(EPISODES_WITH + name.removeprefix(EPISODE)), numbers.get(RECENT)
+    some = f" (in {count:.0f} of {total:.0f})" if count is not None and total and 0 < count < total else ""
+    return format_objective(numbers.get(name)) + some
 
 
 def _describe_failures(view: SweepView) -> Iterator[Section]:
@@ -194,21 +216,29 @@ def _describe_files(view: SweepView) -> Iterator[Section]:
 def _describe_verdict(view: SweepView) -> Iterator[Section]:
     if view.trials:
         has_fresh = view.certification or (view.record.winner or {}).get("evaluation")
-        notes = [_explain_scores(bool(view.certification))] if has_fresh else []
+        notes = [_explain_scores(view)] if has_fresh else []
         yield Section("verdict", describe_verdict(view), notes=notes)
 
 
-def _explain_scores(is_certified: bool) -> str:
-    """Explain why a trial's score and its policy's return on other episodes differ.
+def _explain_scores(view: SweepView) -> str:
+    """Explain why a trial's score and its policy's return on other episodes differ."""
+    other = "certified = retrained on fresh seeds" if view.certification else "fresh episodes = the trained policy"
+    if played := (view.settings.get("score") or {}).get("episodes"):
+        score = f"the {format_number(played, 'greedy episode')} of a report, the same at each report"
+    else:
+        score = "mean training return with exploration (last twentieth of the steps)"
+    return f"score = {score}; {other}, acting greedily unless sampling does better"
 
-    Args:
-        is_certified: Whether certification stands beside the score; else fresh episodes do.
-    """
-    other = "certified = retrained on fresh seeds" if is_certified else "fresh episodes = the trained policy"
-    return (
-        f"score = mean training return with exploration (last twentieth of the steps); {other}, acting greedily unless "
-        "sampling does better"
-    )
+
+def _explain_data(settings: Mapping[str, Any]) -> str:
+    """Say on which data the winner was chosen and on which it was measured; empty if all is of one environment."""
+    chosen, measured = ((settings.get(group) or {}).get("env") for group in ("score", "certify"))
+    if measured:
+        chose = f"score.env={spell(chosen)} chose it" if chosen else "the training's environment chose it"
+        return f" Its results are of certify.env={spell(measured)}, which decided nothing: {chose}."
+    if chosen:
+        return f" It was measured on the data that chose it, score.env={spell(chosen)}, because certify.env is not set."
+    return ""
 
 
 def describe_verdict(view: SweepView) -> str:
@@ -217,6 +247,7 @@ def describe_verdict(view: SweepView) -> str:
     origin = None if winner.get("name") == BASELINE else ORIGINS.get(str(winner.get("origin")))
     verdict = _describe_winner(view) + (f" Its values come from {origin}." if origin else "")
     acting = winner.get("acting")
+    verdict += _explain_data(view.settings) if view.certification or winner.get("evaluation") else ""
     return verdict + (f" Its policy {describe_acting(acting)}." if acting else "")
 
 
@@ -241,8 +272,8 @@ def _describe_winner(view: SweepView) -> str:
         interval = "" if evaluation["low"] is None else f" (95% interval {format_interval(evaluation)})"
         return (
             f"{opening}Trial {best['trial']} is the best of {len(view.trials)}: a mean {view.objective.name} of "
-            f"{format_objective(evaluation['mean'])} on {evaluation['episodes']} fresh episodes{interval}. "
-            "It was not certified on fresh seeds, so training it again may end worse."
+            f"{format_objective(evaluation['mean'])} on {format_number(evaluation['episodes'], 'fresh episode')}"
+            f"{interval}. It was not certified on fresh seeds, so training it again may end worse."
         )
     score = format_objective(best["objective"])
     many = "best so far" if opening else "luckiest of many"
@@ -265,7 +296,10 @@ def describe_baseline(view: SweepView) -> str:
         source = f"the values of conf/tuned/{algo}_{env}.yaml" if env else "the tuned settings"
     if changes := [word for word in words if word.startswith(("algo.", "experiment=", "recipe="))]:
         source += f", with {' '.join(changes)}"
-    if fixed := build_space(view).fixed:
+    space = build_space(view)
+    if any(map(is_of_env, space.names)):
+        source += ", with the environment's settings"
+    if fixed := space.fixed:
         source += f", with {', '.join(f'{name}={format_value(value)}' for name, value in fixed.items())} fixed"
     return source
 
@@ -273,10 +307,11 @@ def describe_baseline(view: SweepView) -> str:
 def describe_values(view: SweepView) -> Section:
     """Compare the winner's parameters with the algorithm's defaults, one row per parameter."""
     winning, space = view.best_params, build_space(view)
+    arguments = name_arguments(view.settings["algo"], view.settings["env"])
     dimensions, rows = {dimension.name: dimension for dimension in space.dimensions}, []
     for name in space.names:
         try:
-            default = format_value(values_of(view.settings["algo"], (name,))[name])
+            default = format_value(values_of(arguments, (name,))[name])
         except (RltuneError, KeyError, TypeError):
             default = format_value(None)
         searched = "fixed"

@@ -21,6 +21,7 @@ from rltune.certification.result import Certification, Configuration, list_choic
 from rltune.config.criteria import Criteria, read_criteria
 from rltune.config.settings_file import load_settings
 from rltune.envs.objective import Objective
+from rltune.envs.spec import EPISODE, name_metric, parse_metrics
 from rltune.errors import StudyUnavailableError
 from rltune.formatting import STATE_WORDS, first_line
 from rltune.ledger.outcome import Outcome, count_states, load_outcome
@@ -157,7 +158,8 @@ class TrialSnapshot:
         if self.state == "RUNNING" and record.node:
             parts.append(f"on {record.node}")
         elif self.has_ended and record.stop_reason:
-            parts.append(first_line(record.stop_reason))
+            when = f", at {record.target_steps:,} environment steps" if record.target_steps else ""
+            parts.append(first_line(record.stop_reason) + when)
         if record.enqueued_by:
             parts.append(f"enqueued by {record.enqueued_by}")
         elif record.origin in ORIGINS and record.origin != SEARCHER:
@@ -355,6 +357,12 @@ class SweepView:
     def replicates(self) -> int:
         """The number of seeds with which each trial trains."""
         return int(self.settings.get("replicates") or 1)
+
+    @property
+    def metrics(self) -> list[str]:
+        """The names of the user's own metrics: those that the settings declare, then those that callbacks log."""
+        logged = (name for trial in self.trials for name in trial.record.numbers if name.startswith(EPISODE))
+        return list(dict.fromkeys([*map(name_metric, parse_metrics(self.settings.get("metrics"))), *logged]))
 
     @property
     def label(self) -> str:

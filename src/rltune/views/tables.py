@@ -138,7 +138,9 @@ def show_evaluation(
     table.add_row("policy", f"{uri}  ({info.get('algo', '?')}, {run})")
     words = (env["id"], *(f"{key}={value}" for key, value in env["kwargs"].items()))
     table.add_row("environment", clean_text(" ".join(words)))
-    table.add_row("episodes", str(len(result.returns)))
+    table.add_row(
+        "episodes", "1, as all are equal: nothing is random" if result.are_equal else str(len(result.returns))
+    )
     table.add_row("actions", "deterministic" if result.deterministic else "sampled")
     objective = Objective.from_settings(env.get("objective"))
     has_interval = result.low is not None  # None below five episodes, and of equal returns.
@@ -148,6 +150,13 @@ def show_evaluation(
     table.add_row("least, greatest", f"{format_objective(result.min)} and {format_objective(result.max)}")
     mean_length = sum(result.lengths) / len(result.lengths)
     table.add_row("episode length", f"{mean_length:.1f} steps ({min(result.lengths)} to {max(result.lengths)})")
+    if result.unscored:
+        table.add_row("no score", f"{len(result.unscored)} of {len(result.returns)} episodes, which are left out")
+    for name, bounded in result.measure().items():
+        has_interval = bounded["low"] is not None
+        interval = f"  (95% interval {format_interval(bounded)})" if has_interval else ""
+        where = f"  in {bounded['episodes']} episodes" if bounded["episodes"] != len(result.returns) else ""
+        table.add_row(name, f"{format_objective(bounded['mean'])}{interval}{where}")
     if result.cut:
         table.add_row("cut", result.explain_cut())
     open_console(stream).print(table)

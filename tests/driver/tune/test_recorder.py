@@ -23,9 +23,10 @@ from rltune.driver.tune.attempts import Attempts
 from rltune.driver.tune.recorder import Recorder
 from rltune.driver.tune.scheduler import StoppingRuleScheduler
 from rltune.ledger.disk_full import DISK_FULL
-from rltune.records import CheckpointRecord, TrialRecord
+from rltune.records import TARGET_HELD, CheckpointRecord, TrialRecord
 from rltune.search.schedulers import NoStopping, Stop
 from rltune.secrets import reveal
+from rltune.tracking.tracker import get_certified_score
 from rltune.trial.supervisor import STACK_FILE
 
 BUDGET = 1000
@@ -244,6 +245,24 @@ def test_a_run_without_a_finite_return_has_failed(trials, returns, state, score)
     assert (record.state, record.score) == (state, score)
     assert trials.read_study() == [], "the sampler knows nothing of certification"
     assert trials.stopper.env_steps == 0, "the budget is the search's"
+
+
+def test_a_run_keeps_the_returns_that_choose_beside_those_reported(trials):
+    trial = trials.begin("certify")
+    trials.report(trial, BUDGET, 5.0)
+    trials.end(trial, returns=[1.0, 3.0], choice_returns=[7.0, 9.0])
+    trials.ledger.runs.clear_cache()
+    record = trials.ledger.runs.record(0)
+    assert (record.returns, record.choice_returns, record.score) == ((1.0, 3.0), (7.0, 9.0), 2.0)
+
+
+@pytest.mark.parametrize("kind", ["trials", "certify"])
+def test_a_trial_that_ends_early_by_itself_is_complete(trials, kind):
+    trial = trials.begin(kind)
+    trials.report(trial, 400, 5.0)
+    trials.end(trial, ended=TARGET_HELD, returns=[5.0, 7.0])
+    record = trials.stages[kind].table.record(0)
+    assert (record.state, record.stop_reason, record.target_steps) == ("COMPLETE", TARGET_HELD, 400)
 
 
 def test_a_trial_without_an_episode_has_failed(trials):
@@ -542,6 +561,42 @@ def test_no_episode_has_ended_is_noted_once_and_early(trials):
     trials.end(first)
     record = trials.ledger.trials.record(0)
     assert (record.state, "each of 4 copies has taken 250 steps" in record.stop_reason) == ("FAIL", True)
+
+
+UNSCORED = {"episodes": 40, "recent_episodes": 20, "scored_episodes": 0}
+
+
+def test_a_trial_whose_episodes_have_no_score_says_what_to_type(trials):
+    trial = trials.begin()
+    trials.report(trial, BUDGET, math.nan, **UNSCORED)
+    trials.end(trial)
+    record = trials.ledger.trials.record(0)
+    assert (record.state, "objective.missing=0" in record.stop_reason) == ("FAIL", True)
+    (note,) = trials.sweep.console.notes
+    assert "objective.missing=0" in note
+
+
+def test_episodes_without_a_score_are_noted_once(trials):
+    first, second = trials.begin(), trials.begin()
+    for trial in (first, second):
+        trials.report(trial, 100, 5.0, **UNSCORED | {"scored_episodes": 15})
+    (note,) = trials.sweep.console.notes
+    assert "15 of 20" in note
+    assert "objective.missing=0" in note
+    trials.report(first, BUDGET, 5.0)
+    trials.end(first)
+    assert trials.ledger.trials.record(0).state == "COMPLETE"
+
+
+def test_a_run_keeps_the_metrics_of_its_episodes(trials):
+    run = trials.begin("certify")
+    trials.report(run, BUDGET, 5.0, **{"episode/energy": 2.0, "episodes_with/energy": 9, "recent_episodes": 9})
+    trials.end(run, returns=[1.0, 3.0], metrics={"episode/energy": [None, 4.0]})
+    trials.ledger.runs.clear_cache()
+    record = trials.ledger.runs.record(0)
+    assert record.metrics == {"episode/energy": [None, 4.0]}
+    assert record.numbers["episode/energy"] == 2.0
+    assert get_certified_score(record) == {"certified_score": 2.0, "certified_episode/energy": 4.0}
 
 
 def test_nothing_is_noted_once_an_episode_has_ended(trials):

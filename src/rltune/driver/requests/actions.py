@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TextIO
 
-from rltune.algorithms.arguments import build_search_space
+from rltune.algorithms.arguments import build_search_space, name_arguments
 from rltune.checkpoints.store import find_store
 from rltune.config.settings_file import read_identity
 from rltune.driver.requests.handle import SweepHandle, open_handle
@@ -135,7 +135,8 @@ def check_configuration(sweep: SweepHandle, values: Mapping[str, Any]) -> dict[s
             "a sweep with another searcher",
             spell_command("run searcher=rf ..."),
         )
-    checked = build_search_space(settings["algo"], settings["space"]).check_values(values)
+    arguments = name_arguments(settings["algo"], settings["env"])
+    checked = build_search_space(arguments, settings["space"]).check_values(values)
     if not checked:
         raise ConfigError(
             "space",

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from typing import Any
 
-from rltune.certification.finalists import derive_run_seed
+from rltune.certification.finalists import SCORE_SEED, derive_run_seed
 from rltune.checkpoints.store import Store
 from rltune.cluster.resources import Share
 from rltune.driver.plan import Plan
@@ -72,6 +73,7 @@ class Assignments:
         latest, best = choose_newest(whole), record.checkpoint
         older = next((checkpoint for checkpoint in whole if checkpoint != latest), None)
         episodes = plan.certify.episodes if record.kind == CERTIFY else 0
+        kinds = 2 if plan.certify.env else 1
         return Assignment(
             number=record.number,
             params=record.params,
@@ -79,6 +81,8 @@ class Assignments:
             sweep=str(plan.folder),
             env_steps=plan.budget.env_steps,
             reports=plan.budget.reports,
+            target=plan.budget.target,
+            plateau=plan.budget.plateau,
             checkpoint_every_s=plan.checkpoint.every_s,
             replay_gb=plan.checkpoint.replay_gb,
             stall_s=plan.failures.stall_s,
@@ -98,8 +102,11 @@ class Assignments:
                 "trial": record.run_key.trial,
             },
             kind=record.kind,
+            score={**asdict(plan.score), "seed": SCORE_SEED} if plan.score.episodes else None,
             episodes=episodes,
-            evaluation_seed=derive_run_seed(plan.name, record.seed_index or 0, episodes) if episodes else 0,
+            evaluation_seed=derive_run_seed(plan.name, record.seed_index or 0, episodes * kinds) if episodes else 0,
+            evaluation_env=plan.reported_env,
+            choice_env=plan.score.env if plan.certify.env else None,
             attempt=secrets.token_hex(4),
             folder=os.getcwd(),
             saves_early=(record.kind, record.number) in self._failed,

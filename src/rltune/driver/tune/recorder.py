@@ -33,8 +33,8 @@ from rltune.ledger.disk_full import DISK_FULL, is_disk_full
 from rltune.ledger.lease import LeaseLostError
 from rltune.ledger.trial_table import CHECKPOINTS
 from rltune.records import TRIALS, WHOLE_BUDGET, CheckpointRecord, TrialRecord, trial_dir_of
-from rltune.trial.metrics import is_report, make_report
-from rltune.trial.recent_episodes import explain_no_episode
+from rltune.trial.metrics import RECENT, SCORED, is_report, make_report
+from rltune.trial.recent_episodes import explain_no_episode, explain_no_score
 
 if TYPE_CHECKING:
     from rltune.driver.sweep import Sweep
@@ -132,6 +132,7 @@ class Recorder(Callback):
         self._num_copies = count_copies(self._plan.build.algo)
         self._names_restarts = False
         self._has_seen_episode = False  # Or has said that none has ended.
+        self._has_noted_unscored = False
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle no attributes, because Tune pickles its callbacks for a restore that rltune does not use."""
@@ -173,6 +174,7 @@ class Recorder(Callback):
             table.change(event.number, **checkpoints, **costs)
         self._incomplete.discard(event.key)
         self._note_late_episodes(result)
+        self._note_unscored(result)
         if is_new or _count_saved_steps(checkpoints.values()) > _count_saved_steps((before.checkpoint, before.latest)):
             self._attempts.note_progress(event.key)
         now = event.record
@@ -195,7 +197,7 @@ class Recorder(Callback):
             self._end_attempt(event, explain_report(result))
         elif reason:
             self._end(event, "PRUNED", reason)
-        elif int(result.get("nominal_steps", 0)) < self._plan.budget.env_steps:
+        elif int(result.get("nominal_steps", 0)) < self._plan.budget.env_steps and not result.get("ended"):
             self._interrupt(event)
         else:
             self._end_whole(event)
@@ -222,8 +224,20 @@ class Recorder(Callback):
             if costs := self._charge(event):
                 event.stage.table.change(event.number, **costs)
 
+    def _note_unscored(self, result: Mapping[str, Any]) -> None:
+        """Note once that some episodes have no score, because their infos lack what the objective reads."""
+        num_scored, num_recent = result.get(SCORED), result.get(RECENT)
+        if self._has_noted_unscored or not num_scored:
+            return
+        self._has_noted_unscored = True
+        key = self._plan.build.env.objective.get("key")
+        self.sweep.console.note(
+            f"{num_scored} of {num_recent} episodes have a score, as {SCORED} counts. The others' infos "
+            f"lack {key} (objective.key), so that they are left out; objective.missing=0 counts each of them as 0"
+        )
+
     def _note_late_episodes(self, result: Mapping[str, Any]) -> None:
-        """Note once, early in the sweep, that a trial has trained for a fifth of its budget without a whole episode."""
+        """Note once, early in the sweep, that a trial has trained for a fifth of its budget without a score."""
         env_steps = int(result.get("env_steps", 0))
         if self._has_seen_episode or not is_report(result):
             return
@@ -231,7 +245,7 @@ class Recorder(Callback):
             self._has_seen_episode = True
         elif env_steps >= EPISODE_EXPECTED * self._plan.budget.env_steps:
             self._has_seen_episode = True
-            self.sweep.console.note(f"{explain_no_episode(env_steps, self._num_copies)}. Such a trial has no score")
+            self.sweep.console.note(f"{self._explain_no_score(result, env_steps)}. Such a trial has no score")
 
     def _make_event(self, trial: Any, result: Mapping[str, Any] | None = None) -> _Event:
         task = trial.config["assignment"]
@@ -253,18 +267,26 @@ class Recorder(Callback):
         return costs
 
     def _end_whole(self, event: _Event) -> None:
-        """End a trial that has used its whole budget; without a score it has failed."""
-        returns = event.result.get("returns")
+        """End a trial that has used its whole budget, or ended early; without a score it has failed."""
+        reason = event.result.get("ended") or WHOLE_BUDGET
+        returns, chosen = (tuple(event.result.get(name) or ()) for name in ("returns", "choice_returns"))
         if not event.record.scores:
-            self._end(event, "FAIL", explain_no_episode(self._plan.budget.env_steps, self._num_copies))
+            self._end(event, "FAIL", self._explain_no_score(event.result, self._plan.budget.env_steps))
         elif event.is_search:
-            self._end(event, "COMPLETE", WHOLE_BUDGET)
+            self._end(event, "COMPLETE", reason)
         elif not returns:
             self._end(event, "FAIL", "its policy could not be evaluated")
-        elif not math.isfinite(sum(returns)):  # A return of NaN cannot be ranked.
+        elif not math.isfinite(sum((*returns, *chosen))):  # A return of NaN cannot be ranked.
             self._end(event, "FAIL", "its policy's return is not finite")
         else:
-            self._end(event, "COMPLETE", WHOLE_BUDGET, returns=tuple(returns))
+            metrics = event.result.get("metrics") or {}
+            self._end(event, "COMPLETE", reason, returns=returns, choice_returns=chosen, metrics=metrics)
+
+    def _explain_no_score(self, result: Mapping[str, Any], env_steps: int) -> str:
+        """Explain why a trial has no score by now: no episode has ended, or none has what the objective reads."""
+        if episodes := int(result.get("episodes", 0)):
+            return explain_no_score(episodes, str(self._plan.build.env.objective.get("key")))
+        return explain_no_episode(env_steps, self._num_copies)
 
     def _end(self, event: _Event, state: str, reason: str, **facts: Any) -> None:
         """Record the final state of a trial in the ledger, then inform Optuna and the trackers.

@@ -16,6 +16,7 @@ from typing import Any
 import gymnasium as gym
 
 from rltune.envs.closing import COPIES, call_make, close_env
+from rltune.envs.episode import RECORD
 from rltune.envs.guest import call_guest, raise_fault
 from rltune.envs.spaces import PlainNumbers
 from rltune.envs.step_count import read_observation, read_rewards
@@ -46,8 +47,8 @@ class ProcessCopy(gym.Env[Any, Any]):
             self._make_once()
             self._steps = 0
             with call_guest(f"reset of {self._copy}"):
-                obs, info = self._env.reset(seed=seed, options=options)
-            return self._read(obs, "reset"), info
+                obs, _ = self._env.reset(seed=seed, options=options)
+            return self._read(obs, "reset"), {}
 
     def step(self, action: Any) -> Any:
         """Take a step."""
@@ -58,7 +59,9 @@ class ProcessCopy(gym.Env[Any, Any]):
                 obs, reward = read_observation(obs, self.observation_space.shape or ()), *read_rewards([reward])
             except GUEST_FAULTS as error:
                 raise_fault(error, f"step {self._steps} of {self._copy}")
-        return obs, reward, terminated, truncated, info
+        # The engine reads nothing else of an info. Gymnasium would put the infos of all copies into arrays, which fails
+        # if their types differ.
+        return obs, reward, terminated, truncated, {RECORD: info[RECORD]} if RECORD in info else {}
 
     def _make_once(self) -> None:
         if self._env is None:
