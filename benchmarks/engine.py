@@ -61,7 +61,7 @@ ELSEWHERE = {  # measured by benchmarks/gpu.py, as it takes hours on a processor
     "ppo_breakout": Case("PPO Breakout, 8 environments, batch 1024, 4 epochs, 512 units a head (SB3: for both)", 10.0),
     "ppo_pendulum_4": Case("PPO Pendulum, 4 environments, batch 1024, minibatch 256, 2 epochs, 64x64, ReLU", 1.5),
     "ppo_invalid_actions": Case("masks: sb3-contrib's InvalidActionEnv, 60 of 80 actions illegal, 1 environment", 4.0),
-    "ppo_switches": Case("masks: MultiBinary(339), 16 environments, batch 2048, minibatch 512, 4 epochs", 4.0),
+    "ppo_switches": Case("masks: MultiBinary(339), 16 environments, batch 1024, minibatch 512, 4 epochs", 4.0),
     "ppo_jobshop": Case("masks: jssenv, 15 jobs on 15 machines, 8 environments", 4.0),
     "ppo_jobshop_1": Case("the same with Stable-Baselines3's default of 1 environment", 4.0),
     "ppo_camera": Case("image of 64 x 64 and vector: 8 environments, batch 1024, minibatch 256, 4 epochs", 4.0),

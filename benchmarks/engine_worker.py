@@ -115,7 +115,7 @@ def rllib_round(kind: str, case: str, device: str) -> Round:
 
     from rltune.engine import build_algorithm
 
-    config = spaces.make_config(spaces.TASKS[case], kind) if case in spaces.TASKS else rllib_config(case, device)
+    config = spaces.make_config(case, kind) if case in spaces.TASKS else rllib_config(case, device)
     if kind != "rllib" and case == "ppo_cartpole_32":
         # From an id the engine would take Gymnasium's native vector environment; from a function it cannot.
         register_env("single", lambda _: gym.make("CartPole-v1"))
@@ -187,7 +187,7 @@ def sb3_round(case: str, device: str) -> Round:
         )  # fmt: skip
         chunk = batch
     elif case in spaces.TASKS:
-        model = spaces.build_sb3(spaces.TASKS[case], device=device)
+        model = spaces.build_sb3(case, device=device)
         chunk = model.n_steps * model.n_envs
     elif case == "ppo_breakout":
         model, chunk = build_sb3_breakout(device), 1024

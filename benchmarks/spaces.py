@@ -12,6 +12,7 @@ in `benchmarks.parity`. The peers live in an environment of their own (peers.py)
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import logging
 import os
@@ -91,12 +92,12 @@ CAMERA_LAYERS = {
 FEW_UPDATES = {"n_steps": 128, "n_epochs": 4}
 MODULE = "benchmarks.space_envs"
 TASKS = {
-    "ppo_invalid_actions": Task(f"{MODULE}:InvalidActions-v0", 1, {"n_steps": 2048, "gamma": 0.4}, 12_288, 20, True),
+    "ppo_invalid_actions": Task(f"{MODULE}:InvalidActions-v0", 1, {"n_steps": 2048, "gamma": 0.4}, 10_240, 20, True),
     "ppo_switches": Task(
-        f"{MODULE}:Switches-v0", 16, {**FEW_UPDATES, "batch_size": 512, "gamma": 0.4, "learning_rate": 1e-3},
-        6_144, 20, True,
+        f"{MODULE}:Switches-v0", 16,
+        {**FEW_UPDATES, "n_steps": 64, "batch_size": 512, "gamma": 0.4, "learning_rate": 1e-3}, 4_096, 20, True,
     ),
-    "ppo_jobshop": Task(f"{MODULE}:JobShop-v0", 8, {}, 20_480, 1, True),
+    "ppo_jobshop": Task(f"{MODULE}:JobShop-v0", 8, {}, 16_384, 1, True),
     "ppo_jobshop_1": Task(f"{MODULE}:JobShop-v0", 1, {"n_steps": 2048}, is_masked=True),
     "ppo_camera": Task(
         f"{MODULE}:Camera-v0", 8, {**FEW_UPDATES, "batch_size": 256},
@@ -106,12 +107,14 @@ TASKS = {
 }  # fmt: skip
 
 
-def make_build(task: Task) -> Any:
+@functools.cache
+def make_build(name: str) -> Any:
     """Return a task as a sweep would build it from its settings, without hyperparameters that are sampled."""
     from rltune.compose.composing import compose_settings, read_request
     from rltune.config.schema import RunConfig
     from rltune.driver.plan import make_plan
 
+    task = TASKS[name]
     s = PPO | task.settings
     training = {
         "train_batch_size_per_learner": s["n_steps"] * task.num_envs, "minibatch_size": s["batch_size"],
@@ -125,11 +128,11 @@ def make_build(task: Task) -> Any:
     return make_plan(read_request(compose_settings("run", RunConfig, words), words)).build.with_params({})
 
 
-def make_config(task: Task, kind: str, seed: int = 0, build: Any = None) -> Any:
+def make_config(name: str, kind: str, seed: int = 0) -> Any:
     """Return a task as RLlib's config, for rltune (``ours``) or for stock RLlib."""
     from rltune.algorithms.build import build_config
 
-    config = build_config(build or make_build(task), {}, seed)
+    config, task = build_config(make_build(name), {}, seed), TASKS[name]
     config.rl_module(model_config={**config.model_config, **LAYERS, **task.layers})
     config.reporting(metrics_num_episodes_for_smoothing=WINDOW, min_time_s_per_iteration=0)
     if kind == "rllib":  # As its own examples do: it has no network for discrete observations.
@@ -140,7 +143,7 @@ def make_config(task: Task, kind: str, seed: int = 0, build: Any = None) -> Any:
     return config
 
 
-def build_sb3(task: Task, seed: int | None = None, device: str = "cpu") -> Any:
+def build_sb3(name: str, seed: int | None = None, device: str = "cpu") -> Any:
     """Return a task's algorithm of Stable-Baselines3 or sb3-contrib."""
     import gymnasium as gym
     import stable_baselines3
@@ -148,21 +151,22 @@ def build_sb3(task: Task, seed: int | None = None, device: str = "cpu") -> Any:
     from stable_baselines3.common.monitor import Monitor
     from stable_baselines3.common.vec_env import DummyVecEnv
 
+    task = TASKS[name]
     envs = DummyVecEnv([lambda: Monitor(gym.make(task.env))] * task.num_envs)
     cls = MaskablePPO if task.is_masked else stable_baselines3.PPO
     return cls(task.policy, envs, seed=seed, device=device, stats_window_size=WINDOW, **(PPO | task.settings))
 
 
-def train_rllib(task: Task, kind: str, seed: int) -> tuple[Act, float, int]:
+def train_rllib(name: str, kind: str, seed: int) -> tuple[Act, float, int]:
     """Train in rltune or stock RLlib; return the greedy policy, the training return, and the steps."""
     from rltune.engine import build_algorithm
     from rltune.envs.observations import find_layout
     from rltune.policies.bundle_reader import BundlePolicy
     from rltune.policies.bundle_writer import write_bundle
 
-    build, result = make_build(task), dict[str, Any]()
-    algorithm = build_algorithm(make_config(task, kind, seed, build), "rllib" if kind == "rllib" else "fast")
-    while result.get("num_env_steps_sampled_lifetime", 0) < task.steps:
+    build, result = make_build(name), dict[str, Any]()
+    algorithm = build_algorithm(make_config(name, kind, seed), "rllib" if kind == "rllib" else "fast")
+    while result.get("num_env_steps_sampled_lifetime", 0) < TASKS[name].steps:
         result = algorithm.train()
     observation_space, action_space = build.facts.find_policy_spaces()
     with tempfile.TemporaryDirectory() as folder:
@@ -176,10 +180,10 @@ def train_rllib(task: Task, kind: str, seed: int) -> tuple[Act, float, int]:
     return lambda obs, mask: policy.act(obs, action_mask=mask), float(runners["episode_return_mean"]), steps
 
 
-def train_sb3(task: Task, seed: int) -> tuple[Act, float, int]:
+def train_sb3(name: str, seed: int) -> tuple[Act, float, int]:
     """Train in Stable-Baselines3 or sb3-contrib; return the greedy policy, the training return, and the steps."""
-    model = build_sb3(task, seed)
-    model.learn(task.steps)
+    model = build_sb3(name, seed)
+    model.learn(TASKS[name].steps)
 
     def act(obs: Any, mask: Any) -> Any:
         masks = {} if mask is None else {"action_masks": mask}
@@ -215,9 +219,8 @@ def work(side: str) -> None:
         sys.path.append(str(site))
     for line in sys.stdin:
         name, seed = line.split()
-        task = TASKS[name]
-        act, training, steps = train_sb3(task, int(seed)) if side == "sb3" else train_rllib(task, side, int(seed))
-        print(json.dumps({"final": evaluate(task, act), "training": training, "env_steps": steps}), flush=True)
+        act, training, steps = train_sb3(name, int(seed)) if side == "sb3" else train_rllib(name, side, int(seed))
+        print(json.dumps({"final": evaluate(TASKS[name], act), "training": training, "env_steps": steps}), flush=True)
 
 
 class Side:
