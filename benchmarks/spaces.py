@@ -95,7 +95,7 @@ TASKS = {
     "ppo_invalid_actions": Task(f"{MODULE}:InvalidActions-v0", 1, {"n_steps": 2048, "gamma": 0.4}, 10_240, 20, True),
     "ppo_switches": Task(
         f"{MODULE}:Switches-v0", 16,
-        {**FEW_UPDATES, "n_steps": 64, "batch_size": 512, "gamma": 0.4, "learning_rate": 1e-3}, 4_096, 20, True,
+        {**FEW_UPDATES, "n_steps": 64, "batch_size": 512, "gamma": 0.4, "learning_rate": 1e-3}, 4_096, 1, True,
     ),
     "ppo_jobshop": Task(f"{MODULE}:JobShop-v0", 8, {}, 16_384, 1, True),
     "ppo_jobshop_1": Task(f"{MODULE}:JobShop-v0", 1, {"n_steps": 2048}, is_masked=True),
@@ -321,7 +321,7 @@ def main() -> None:
         results["speed"][task] = engine.measure(task, ROUNDS, [*TASKS[task].sides])
         note = describe_load(times) or note
         keep()
-        print(compare_speeds({task: results["speed"][task]}), flush=True)
+        print(engine.row(task, results["speed"][task], list(SIDES)), flush=True)
     rows = results["returns"]
     rows[:] = [row for row in rows if not (row["side"] in arguments.again and row["task"] in tasks)]
     done, sides = {(row["task"], row["side"], row["seed"]) for row in rows}, {name: Side(name) for name in SIDES}
