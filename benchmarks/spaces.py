@@ -298,6 +298,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="speed,returns", help="comma-separated")
     parser.add_argument("--tasks", default=",".join(TASKS), help="comma-separated")
+    parser.add_argument("--sides", default=",".join(SIDES), help="of returns; comma-separated")
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--again", choices=list(SIDES), action="append", default=[], help="drop this side's rows first")
     parser.add_argument("--json", type=Path, help="a file spaces.json in any folder; none: benchmarks/results/")
@@ -328,7 +329,7 @@ def main() -> None:
     for task in tasks if "returns" in parts else ():
         for seed in range(arguments.seeds if TASKS[task].steps else 0):
             for side in TASKS[task].sides:
-                if (task, side, seed) not in done:
+                if side in arguments.sides.split(",") and (task, side, seed) not in done:
                     rows.append(sides[side].train(task, seed))
                     keep()
                     print(f"{task} {side} seed {seed}: {rows[-1]['final']:.2f}", flush=True)
