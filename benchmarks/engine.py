@@ -57,9 +57,15 @@ CASES = {
     "sac_pendulum": Case("SAC Pendulum, batch 256, an update per step, 256x256", 3.0),
     "sac_pendulum_64": Case("SAC Pendulum, batch 100, an update per step, 64x64", 3.0),
 }
-ELSEWHERE = {  # measured by benchmarks/gpu.py, as it takes hours on a processor, and by benchmarks/rltools.py
+ELSEWHERE = {  # measured by benchmarks/gpu.py, as it takes hours on a processor, by rltools.py and by spaces.py
     "ppo_breakout": Case("PPO Breakout, 8 environments, batch 1024, 4 epochs, 512 units a head (SB3: for both)", 10.0),
     "ppo_pendulum_4": Case("PPO Pendulum, 4 environments, batch 1024, minibatch 256, 2 epochs, 64x64, ReLU", 1.5),
+    "ppo_invalid_actions": Case("masks: sb3-contrib's InvalidActionEnv, 60 of 80 actions illegal, 1 environment", 4.0),
+    "ppo_switches": Case("masks: MultiBinary(339), 16 environments, batch 1024, minibatch 512, 4 epochs", 4.0),
+    "ppo_jobshop": Case("masks: jssenv, 15 jobs on 15 machines, 8 environments", 4.0),
+    "ppo_jobshop_1": Case("the same with Stable-Baselines3's default of 1 environment", 4.0),
+    "ppo_camera": Case("image of 64 x 64 and vector: 8 environments, batch 1024, minibatch 256, 4 epochs", 4.0),
+    "ppo_frozenlake": Case("FrozenLake-v1, 8 environments", 4.0),
 }
 
 
@@ -101,12 +107,12 @@ class Contender:
         self._errors.seek(0)
         raise RuntimeError(f"{self.process.args} ended:\n{self._errors.read()[-2000:]}")
 
-    def round(self, seconds: float) -> tuple[int, float]:
-        """Train for at least ``seconds``; return environment steps and seconds."""
+    def round(self, seconds: float) -> tuple[int, float, float]:
+        """Train for at least ``seconds``; return environment steps, seconds, and the process's own CPU seconds."""
         assert self.process.stdin is not None
         print(seconds, file=self.process.stdin, flush=True)
         answer = self._answer()
-        return answer["steps"], answer["seconds"]
+        return answer["steps"], answer["seconds"], answer["cpu_s"]
 
     def stop(self) -> None:
         """End the process."""
@@ -127,9 +133,9 @@ def measure(case: str, rounds: int, kinds: list[str], shorten: float = 1.0, devi
     return found
 
 
-def speeds(contender: dict[str, Any]) -> list[float]:
-    """Return environment steps per second of each round."""
-    return [steps / seconds for steps, seconds in contender["rounds"]]
+def speeds(contender: dict[str, Any], of_cpu: bool = False) -> list[float]:
+    """Return environment steps per second of each round, or per CPU second, which other work changes less."""
+    return [steps / (rest[0] if of_cpu else seconds) for steps, seconds, *rest in contender["rounds"]]
 
 
 def head(kinds: list[str]) -> str:
@@ -144,11 +150,14 @@ def row(case: str, found: dict[str, Any] | None, kinds: list[str]) -> str:
     words = (CASES | ELSEWHERE)[case].words
     if not found:
         return f"| {words} | not measured |{' |' * (2 * len(kinds) - 1)}"
+    by_kind = {kind: speeds(each) for kind, each in found.items()}
     cells = []
     for kind in kinds:
-        steps = sum(steps for steps, _ in found[kind]["rounds"])
-        cells.append(f"{spread_of(speeds(found[kind])).median:,.0f} ({steps:,})")
-    cells += [str(compare_rounds(speeds(found["ours"]), speeds(found[kind]))) for kind in kinds if kind != "ours"]
+        steps = sum(steps for steps, *_ in found[kind]["rounds"]) if kind in found else 0
+        cells.append(f"{spread_of(by_kind[kind]).median:,.0f} ({steps:,})" if steps else "")
+    for kind in kinds:
+        if kind != "ours":
+            cells.append(str(compare_rounds(by_kind["ours"], by_kind[kind])) if kind in by_kind else "")
     return f"| {words} | {describe_environments(found)} | {' | '.join(cells)} |"
 
 

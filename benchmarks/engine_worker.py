@@ -17,6 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks import spaces
+
 Round = tuple[Callable[[float], tuple[int, float]], str]
 """Trains for some seconds and returns steps and seconds; and the name of the class that steps the environments."""
 
@@ -113,7 +115,7 @@ def rllib_round(kind: str, case: str, device: str) -> Round:
 
     from rltune.engine import build_algorithm
 
-    config = rllib_config(case, device)
+    config = spaces.make_config(case, kind) if case in spaces.TASKS else rllib_config(case, device)
     if kind != "rllib" and case == "ppo_cartpole_32":
         # From an id the engine would take Gymnasium's native vector environment; from a function it cannot.
         register_env("single", lambda _: gym.make("CartPole-v1"))
@@ -184,6 +186,9 @@ def sb3_round(case: str, device: str) -> Round:
             device=device,
         )  # fmt: skip
         chunk = batch
+    elif case in spaces.TASKS:
+        model = spaces.build_sb3(case, device=device)
+        chunk = model.n_steps * model.n_envs
     elif case == "ppo_breakout":
         model, chunk = build_sb3_breakout(device), 1024
     elif case in DQN_CASES:
@@ -296,8 +301,10 @@ def main() -> None:
         environments = "single" if steps_by in SINGLE else "native"
     print(json.dumps({"environments": environments}), flush=True)
     for line in sys.stdin:
+        before = time.process_time()
         steps, seconds = run(float(line))
-        print(json.dumps({"steps": steps, "seconds": round(seconds, 3)}), flush=True)
+        cpu_s = time.process_time() - before
+        print(json.dumps({"steps": steps, "seconds": round(seconds, 3), "cpu_s": round(cpu_s, 3)}), flush=True)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ VENV = Path(os.environ.get("RLTUNE_BENCH_VENV", ROOT / ".bench-venv")).absolute(
 PYTHON = VENV / "bin" / "python"
 PINNED = {
     "torch": "2.13.0", "gymnasium": "1.2.2", "optuna": "5.0.0", "stable-baselines3": "2.9.2", "rl-zoo3": "2.9.0",
-    "ale-py": "0.12.1",
+    "ale-py": "0.12.1", "sb3-contrib": "2.9.2", "jssenv": "1.1.0",
 }  # fmt: skip
 # rl_zoo3 does not ask for pandas, which it imports.
 OTHERS = ["mujoco<4", "Box2D", "pygame", "imageio", "packaging", "pandas", "opencv-python-headless"]

@@ -126,6 +126,22 @@ def describe_cpu() -> str:
     return ", ".join([values["model name"], *vectors[:1]])
 
 
+def read_cpu_times() -> list[int]:
+    """Return what all processors have done so far, in ticks by Linux's kinds of work; empty on other systems."""
+    stat = Path("/proc/stat")
+    return [int(ticks) for ticks in stat.read_text().partition("\n")[0].split()[1:]] if stat.exists() else []
+
+
+def describe_load(since: Sequence[int]) -> str:
+    """Describe the other work on the machine since `read_cpu_times`, for a record's ``note``; empty without any."""
+    times, load, cores = read_cpu_times(), os.getloadavg()[1], os.cpu_count() or 1
+    if load <= cores or not times:
+        return ""
+    spent = [now - before for now, before in zip(times, since, strict=True)]
+    stolen = spent[7] / max(1, sum(spent))  # The eighth number: what a hypervisor gave to other machines.
+    return f"the machine was busy with other work: load average {load:.0f}, {stolen:.1%} of its time stolen"
+
+
 def write_record(record: dict[str, Any], path: Path | None = None) -> None:
     """Write a record to its place under benchmarks/results/, or to ``path``."""
     path = path or RESULTS / f"{record['benchmark']}.json"

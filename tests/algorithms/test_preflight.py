@@ -7,7 +7,7 @@ import gymnasium
 import numpy as np
 import pytest
 from builds import make_build
-from gymnasium.spaces import Box, Discrete, Tuple
+from gymnasium.spaces import Box, Discrete, MultiBinary, Tuple
 
 from rltune.algorithms.preflight import check_corners, check_mask, check_spaces
 from rltune.config.capabilities import TABLE, find_capabilities
@@ -184,9 +184,13 @@ def test_algorithms_with_masks_take_them(settings, algo):
     check_mask({"name": algo}, "Game-v0", MaskSource("info", (2,)), Discrete(2), row)
 
 
-def test_a_mask_of_choices_beside_numbers_is_taken(settings):
-    space, row = Tuple([Discrete(3), Box(-1, 1, (2,))]), find_capabilities(settings["ppo"].algo)
-    check_mask({"name": "ppo"}, "Game-v0", MaskSource("info", (3,)), space, row)
+@pytest.mark.parametrize(
+    ("space", "sizes"),
+    [(MultiBinary(339), (2,) * 339), (Tuple([Discrete(3), Box(-1, 1, (2,))]), (3,))],
+)
+def test_heads_of_parts_take_masks_of_any_choices(settings, space, sizes):
+    row = find_capabilities(settings["ppo"].algo)
+    check_mask({"name": "ppo"}, "Game-v0", MaskSource("method", sizes), space, row)
 
 
 def test_datasets_and_world_models_have_no_masks():

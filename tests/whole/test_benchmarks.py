@@ -15,7 +15,7 @@ import optuna
 import pytest
 from composing import compose
 
-from benchmarks import engine, gpu, importance, records, runners, scale, shared_settings, sweep, tables
+from benchmarks import engine, gpu, importance, records, runners, scale, shared_settings, spaces, sweep, tables
 from rltune.config.validation import parse_config
 from rltune.driver.plan import make_plan
 
@@ -37,6 +37,7 @@ LIGHT = (
     "runners",
     "sac_loss",
     "scale",
+    "spaces",
     "sweep",
     "tables",
     "tuned",
@@ -215,6 +216,25 @@ def test_a_heavy_benchmark_says_it_as_well(name):
     description = ast.get_docstring(ast.parse((ROOT / "benchmarks" / f"{name}.py").read_text())) or ""
     assert f"python -m benchmarks.{name}" in description
     assert re.search(r"second|minute|hour", description.lower())
+
+
+def test_masks_are_compared_by_time_by_cpu_and_by_return():
+    speed = {
+        kind: {"environments": "single", "rounds": [[100, 4.0, each]] * 2} for kind, each in (("ours", 1), ("sb3", 3))
+    }
+    row = {"task": "ppo_jobshop", "training": 1.0, "env_steps": 1}
+    returns = [
+        {**row, "side": side, "seed": seed, "final": final + seed}
+        for side, final in (("ours", 8.0), ("sb3", 6.0))
+        for seed in (0, 1)
+    ]
+    page = spaces.table({"results": {"speed": {"ppo_jobshop": speed}, "returns": returns}})
+    speeds, compared = (part.splitlines() for part in page.split("\n\n"))
+    (line,) = [line for line in speeds if "| 25 (200) |" in line]
+    assert line.endswith("| 1.0 (1.0 to 1.0) |  | 3.0 (3.0 to 3.0) |  |")
+    assert len({line.count("|") for line in speeds}) == 1
+    assert compared[-1].split(" | ")[3:6] == ["2 and 2", "8.50", "6.50"]
+    assert compared[-1].split(" | ")[6].startswith("+2.00 [")
 
 
 def test_env_runners_are_shown_in_multiples_and_cpu_a_step():

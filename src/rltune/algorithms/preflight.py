@@ -246,8 +246,9 @@ def check_mask(
             f"masks are for {list_algos(lambda row: row.uses_masks, with_variants=True)}",
             f"algo=ppo, or {fix}",
         )
-    joins = row.joins_choices or mask.joint
-    if joins and read_actions(action_space, joint=True).sizes != (math.prod(mask.sizes),):
+    # Only an algorithm that chooses among all combinations is limited in how many there are.
+    is_joint = row.joins_choices or mask.joint
+    if is_joint and read_actions(action_space, joint=True).sizes != (math.prod(mask.sizes),):
         raise ConfigError(
             "algo",
             algo["name"],

@@ -130,7 +130,7 @@ def _differentiate_choices(logits, sizes, rows, index, c, grad):  # type: ignore
     """Write the gradient of the mean loss by the logits [rows, values] of several choices into ``grad``.
 
     The choices are independent: their log probabilities, entropies and KL divergences are summed up. For one choice
-    this is `_differentiate_choice`, except that the compiler adds up in another order.
+    this is `_differentiate_choice`, except for the last digits.
 
     Args:
         logits: Those of all choices, one choice behind the other.
@@ -146,12 +146,13 @@ def _differentiate_choices(logits, sizes, rows, index, c, grad):  # type: ignore
             end, highest, total, entropy = begin + sizes[k], logits[i, begin], f(0.0), f(0.0)
             for j in range(begin + 1, end):
                 highest = max(highest, logits[i, j])
-            for j in range(begin, end):
-                total += math.exp(logits[i, j] - highest)
+            for j in range(begin, end):  # Where there are many choices, these exponentials are most of the work.
+                grad[i, j] = math.exp(logits[i, j] - highest)
+                total += grad[i, j]
             norm = highest + math.log(total)
             for j in range(begin, end):
                 log_p = logits[i, j] - norm
-                grad[i, j] = math.exp(log_p)
+                grad[i, j] /= total
                 entropy -= grad[i, j] * log_p
                 logp += rows.actions[r, j] * log_p
             norms[k], entropies[k], begin = norm, entropy, end
