@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from rltune.compat.row_catalog import derive_filters, find_catalog
 from rltune.envs.facts import EnvFacts
 from rltune.envs.observations import find_network_spaces, make_layout, make_view_space
 from rltune.envs.spec import EnvSpec
+from rltune.policies.bundle_reader import BundlePolicy
+from rltune.policies.bundle_writer import write_bundle
 from tests.support.builds import make_build
 
 ACTIONS = S.Discrete(2)
@@ -59,6 +62,21 @@ def test_channels_first_and_last_give_equal_outputs() -> None:
         module, layout = build("ppo", S.Box(0, 255, shape, np.uint8))
         outputs.append(infer(module, layout.encode(seen)[None])["action_dist_inputs"])
     torch.testing.assert_close(*outputs)
+
+
+def test_stacked_frames_are_channels_in_any_order(tmp_path: Path) -> None:
+    frames = np.random.default_rng(0).integers(0, 256, (2, 12, 14, 3)).astype(np.uint8)
+    outputs = []
+    for seen in (frames, np.moveaxis(frames, -1, 1), np.concatenate(frames, axis=-1)):
+        space = S.Box(0, 255, seen.shape, np.uint8)
+        module, layout = build("ppo", space)
+        outputs.append(infer(module, layout.encode(seen)[None])["action_dist_inputs"])
+        assert torch.equal(infer(module, layout.view(layout.encode(seen)[None]))["action_dist_inputs"], outputs[-1])
+        write_bundle(module, tmp_path, info={}, observation_space=space, action_space=ACTIONS)
+        policy = BundlePolicy.load(tmp_path)
+        outputs.append(policy.network(torch.from_numpy(policy.prepare_inputs(seen, None)[0])))
+    for output in outputs[1:]:
+        torch.testing.assert_close(output, outputs[0])
 
 
 def test_floats_and_bytes_of_one_image_give_equal_outputs() -> None:

@@ -8,11 +8,14 @@ from pathlib import Path
 import numpy as np
 import optuna
 import pytest
+from composing import compose
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from rltune.compose.composing import compose_settings
 from rltune.compose.overrides import quote_free_text, spell_settings, spell_value, spell_word, write_whole_numbers
 from rltune.config.schema import RunConfig
+from rltune.config.validation import parse_config
+from rltune.envs.spec import spec_of
 from rltune.errors import ConfigError
 
 
@@ -166,6 +169,12 @@ def test_a_range_may_be_written_as_a_call():
     assert spell_word("space.lr=tune.choice([1,2])", RunConfig) == "space.lr=[choice,1,2]"
     assert spell_word("space.lr=grid_search([1,2])", RunConfig) == "space.lr=[grid_search,1,2]"
     assert spell_word("space.lr=sort([1,2])", RunConfig) == "space.lr=sort([1,2])"
+
+
+def test_a_leaf_of_a_tuple_is_named_by_its_number() -> None:
+    for word in ("env.encode={0: flat, 1.camera: image}", "env.encode.0=flat"):
+        settings = compose("run", "env=gym", "env.id=Any-v0", spell_word(word, RunConfig))
+        assert spec_of(parse_config(settings).env).encode["0"] == "flat"
 
 
 @pytest.mark.parametrize(

@@ -433,6 +433,27 @@ def test_a_mask_that_cannot_be_read_is_refused_until_it_is_off():
     assert check(Unable, action_mask="off").mask is None
 
 
+class Rules(Walk):
+    action_space = S.Discrete(5)
+
+    def legal_moves(self) -> Any:
+        return [0]
+
+    def step(self, action: Any) -> Any:
+        if action not in self.legal_moves():
+            raise ValueError(f"{action} is illegal")
+        return super().step(action)
+
+
+def test_a_refused_action_is_answered_with_the_wrapper_to_type():
+    with pytest.raises(GuestError, match="is illegal") as caught:
+        check(Rules)
+    assert "rltune.envs.masks:LegalActions', kwargs: {key: legal_moves, lists: true}" in caught.value.fix
+    with pytest.raises(GuestError, match="is illegal") as caught:
+        check(Rules, action_mask="off")
+    assert "LegalActions" not in caught.value.fix
+
+
 class Blocked(MaskedInInfo):
     """Has no legal action after two steps, which is no end of its episode."""
 

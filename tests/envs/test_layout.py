@@ -87,6 +87,7 @@ def test_one_observation_may_have_other_shapes_as_in_training() -> None:
     assert single
     assert layout.is_single(obs)
     assert rows[0].tolist() == layout.encode(obs).tolist()
+    assert np.array_equal(layout.encode_batch(layout.stack([obs, obs]))[0], np.repeat(rows, 2, axis=0))
     batch = {"v": [[0.5, 0]], "d": [1], "t": [[[1, 2], [3, 4]]]}
     assert not layout.encode_batch(batch)[1]
     assert not layout.is_single(batch)

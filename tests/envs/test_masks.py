@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces as S
 
-from rltune.envs.layout import join_flags
+from rltune.envs.layout import join_flags, read_flags
 from rltune.envs.masks import INFO, METHOD, OBSERVATION, LegalActions, MaskReader, MaskSource, draw_legal, find_mask
+from rltune.envs.spaces import read_actions
 from rltune.errors import ConfigError, GuestError
 
 pytestmark = pytest.mark.fast
@@ -68,6 +69,55 @@ def test_flags_of_choices_may_be_flat_or_in_parts(mask: Any):
     assert source == MaskSource(INFO, (2, 3))
     reader = MaskReader(Say(), source)
     assert reader.read(0, {"action_mask": mask}).tolist() == [False, True, True, False, True]
+
+
+GO, ALL = np.array([0, 1, 0], np.int8), None
+HYBRID: Any = S.Dict({"force": S.Box(-1, 1, (2,)), "go": S.Discrete(3)})
+TWO: Any = S.Dict({"b": S.Discrete(2), "a": S.Discrete(3)})  # Gymnasium sorts these keys.
+GRID: Any = S.MultiDiscrete([[2, 3], [1, 2]])
+
+
+@pytest.mark.parametrize(
+    ("space", "mask", "flags"),
+    [
+        (HYBRID, {"go": GO, "force": ALL}, [0, 1, 0]),
+        (HYBRID, {"go": GO}, [0, 1, 0]),
+        (S.Tuple([S.Discrete(3), S.Box(-1, 1, (2,))]), (GO, ALL), [0, 1, 0]),
+        (S.Tuple([S.Discrete(3), S.Discrete(2)]), [GO, ALL], [0, 1, 0, 1, 1]),
+        (TWO, {"b": [0, 1], "a": [0, 0, 1]}, [0, 0, 1, 0, 1]),
+        (S.Tuple([TWO, S.MultiDiscrete([2, 1])]), ({"b": ALL, "a": GO}, (PAIR[0], [1])), [0, 1, 0, 1, 1, 0, 1, 1]),
+        (GRID, (((1, 0), (0, 1, 1)), ((1,), (0, 1))), [1, 0, 0, 1, 1, 1, 0, 1]),
+    ],
+)
+def test_flags_may_have_the_form_of_the_actions(space: Any, mask: Any, flags: list[int], monkeypatch: Any):
+    monkeypatch.setattr(Say, "action_space", space)
+    sizes = read_actions(space).sizes
+    source = find(list(sizes), info={"action_mask": mask})
+    assert source == MaskSource(INFO, sizes)
+    assert MaskReader(Say(), source).read(0, {"action_mask": mask}).astype(int).tolist() == flags
+    batch = read_actions(space).flatten_mask(mask)
+    assert np.size(read_flags(batch)) == len(flags)
+
+
+def test_a_mask_may_lie_within_an_observation():
+    observation = {"agent": ({"at": 1, "action_mask": FLAGS}, 2)}
+    source = find([5], observation=observation)
+    assert source is not None
+    assert source.path == ("agent", 0, "action_mask")
+    assert MaskSource.parse(json.loads(json.dumps(source.to_dict()))) == source
+    assert MaskReader(Say(), source).read(observation, {}).tolist() == list(map(bool, FLAGS))
+    with pytest.raises(ConfigError, match=r"a\.action_mask, b\.action_mask"):
+        find([5], observation={"a": {"action_mask": FLAGS}, "b": {"action_mask": FLAGS}})
+
+
+@pytest.mark.parametrize("wrong", [np.nan, 2, -1e9])
+def test_what_becomes_no_flag_later_is_a_fault(wrong: float, monkeypatch: Any):
+    reader = MaskReader(Say(), MaskSource(INFO, (5,)))
+    with pytest.raises(GuestError, match="value"):
+        reader.read(0, {"action_mask": [0, 1, 1, 0, wrong]})
+    monkeypatch.setattr(Say, "action_space", HYBRID)
+    with pytest.raises(GuestError, match="there is no go"):
+        MaskReader(Say(), MaskSource(INFO, (3,))).read(0, {"action_mask": {"force": None}})
 
 
 def test_flags_of_combinations_are_joint():

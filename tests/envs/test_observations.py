@@ -36,11 +36,17 @@ class Mine(S.Box):
         (S.Box(0, 255, (40, 40, 3), np.float64), IMAGE, "last", 255),
         (S.Box(-1, 1, (40, 40, 3), np.float32), IMAGE, "last", 1),
         (S.Box(-np.inf, np.inf, (40, 40, 3), np.float32), IMAGE, "last", 1),
+        (S.Box(-128, 127, (40, 40, 3), np.int8), IMAGE, "last", 128),
+        (S.Box(0, np.finfo(np.float32).max, (40, 40, 3), np.float32), IMAGE, "last", 1),
+        (S.Box(-np.inf, np.inf, (40, 40, 3), np.float16), IMAGE, "last", 1),
         (bytes_of(7, 7, 3), VECTOR, "", 1),
         (bytes_of(3, 3, 40), VECTOR, "", 1),
         (bytes_of(128), VECTOR, "", 1),
         (S.Box(0, 1, (84, 84), np.float32), VECTOR, "", 1),
-        (bytes_of(2, 84, 84, 3), VECTOR, "", 1),
+        (bytes_of(2, 84, 84, 3), IMAGE, "last", 255),
+        (bytes_of(4, 3, 84, 84), IMAGE, "first", 255),
+        (bytes_of(16, 16, 16, 1), VECTOR, "", 1),
+        (bytes_of(2, 2, 84, 84, 3), VECTOR, "", 1),
         (S.Box(-1, 1, (), np.float32), VECTOR, "", 1),
         (Mine(-1, 1, (5,)), VECTOR, "", 1),
         (S.Discrete(500), ONE_HOT, "", 1),
@@ -67,6 +73,7 @@ def test_an_image_without_pixels_has_no_columns() -> None:
         (S.Dict({"a": S.Dict({"graph": S.Graph(S.Box(0, 1), None)})}), "a.graph"),
         (S.Tuple([S.Discrete(2), S.Sequence(S.Discrete(2))]), "1"),
         (S.Dict({"time": S.Box(0, 2**25, (1,), np.int64)}), "time"),
+        (S.Dict({"ids": S.Box(0, 2**25, (9, 9, 1), np.int64)}), "ids"),
         (S.Dict({"state": S.Discrete(4097)}), "state"),
         (S.Dict({"board": S.MultiDiscrete(np.full((30, 30), 5))}), "board"),
     ],
@@ -120,6 +127,22 @@ def test_leaves_can_be_left_out() -> None:
     assert layout.encode(env.reset()[0]).tolist() == [1, 1, 0, 1]
     with pytest.raises(ConfigError, match="wind"):
         Without(Room(space, given), ["wind"])
+
+
+def test_a_leaf_is_left_out_by_the_name_that_the_check_prints() -> None:
+    space = S.Dict({"log.raw": S.Text(5), "at": S.Dict({"7": S.Text(2), "x": S.Discrete(2)})})
+    with pytest.raises(ConfigError) as refusal:
+        make_layout(space)
+    for name in ("at.7", "log.raw"):
+        assert name in refusal.value.fix
+        env = Without(Room(space, {"log.raw": "a", "at": {"7": "b", "x": 1}}), [name])
+        space = env.observation_space
+        if name == "at.7":
+            with pytest.raises(ConfigError) as refusal:
+                make_layout(space)
+    assert [leaf.name for leaf in make_layout(Without(env, []).observation_space).leaves] == ["at.x"]
+    with pytest.raises(ConfigError, match=r"no leaf at\.y"):
+        Without(Room(space, None), ["at.y"])
 
 
 def test_a_state_outside_of_its_space_is_refused() -> None:

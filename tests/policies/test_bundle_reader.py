@@ -15,12 +15,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces as S
 from gymnasium.spaces import Discrete
 from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.algorithms.sac import SACConfig
 from ray.rllib.algorithms.tqc import TQCConfig
 
 from rltune.config.capabilities import TABLE, find_capabilities
+from rltune.envs.layout import make_space
+from rltune.envs.observations import make_layout
 from rltune.policies.bundle_reader import HEADS, BundlePolicy, Head, PartsHead, Segments, read_owners
 from rltune.policies.bundle_writer import describe_space, write_bundle
 from rltune.policies.export import Graph
@@ -327,6 +330,39 @@ def test_a_number_that_float32_does_not_hold_is_refused(tmp_path):
         BundlePolicy.load(write_linear(tmp_path, BOX)).act([1e300, 0, 0, 0])
     assert BundlePolicy.load(tmp_path).act([1e38, 1e38, 1e38, 1e38]) in (0, 1)
     assert BundlePolicy.load(tmp_path).act(np.full((40, 4), 1e38)).shape == (40,)
+
+
+def test_a_mask_of_parts_is_read_by_its_keys(tmp_path):
+    space = S.Dict({"at": S.Box(-1, 1, (2,)), "action_mask": S.Dict({"b": S.MultiBinary(3), "a": S.MultiBinary(2)})})
+    actions = S.Dict({"b": S.Discrete(3), "a": S.Discrete(2)})
+    layout = make_layout(space, None, ("action_mask",), 5)
+    more = {"action_space": describe_space(actions), "head": {"kind": "parts", "sizes": [2, 3], "log_std_bounds": None}}
+    head = {"type": "Linear", "in_features": 2, "out_features": 5}
+    more |= {"layout": layout.to_dict(), "layers": {"encoder": [], "head": [head]}}
+    write_linear(tmp_path, describe_space(space), **more)
+    weights = {"head.0.weight": np.zeros((5, 2), np.float32), "head.0.bias": np.zeros(5, np.float32)}
+    np.savez(tmp_path / "weights.npz", **weights)
+    policy = BundlePolicy.load(tmp_path)
+    obs = {"at": [0, 0], "action_mask": {"b": [0, 0, 1], "a": [0, 1]}}
+    other = {"at": [0, 0], "action_mask": {"a": [1, 0], "b": [0, 1, 0]}}
+    assert policy.act(obs) == {"a": 1, "b": 2}
+    batch = policy.act(policy.stack([obs, other]))
+    assert [part.tolist() for part in batch.values()] == [[1, 0], [2, 1]]
+    with pytest.raises(ValueError, match="flags of 0 and 1"):
+        policy.act({"at": [0, 0], "action_mask": {"b": [0, np.nan, 1], "a": [0, 1]}})
+    with pytest.raises(ValueError, match="there is no a"):
+        policy.act({"at": [0, 0], "action_mask": {"b": [0, 0, 1]}})
+
+
+@pytest.mark.parametrize("mask", [[0, 1], (0, 1), np.array([0, 1])])
+def test_masks_of_a_vector_environment_are_read(mask, tmp_path):
+    space = make_space(BOX)
+    layout = make_layout(space, None, (), 2)
+    policy = BundlePolicy.load(write_linear(tmp_path, BOX, layout=layout.to_dict()))
+    objects = np.empty(3, object)
+    objects[:] = [mask] * 3
+    assert policy.act(np.zeros((3, 4)), action_mask=objects).tolist() == [1, 1, 1]
+    assert policy.act(np.zeros((1, 4)), action_mask=objects[:1]).tolist() == [1]
 
 
 @pytest.mark.parametrize("obs", [-1, 5, 2.7, np.nan, np.inf, [0, 1, -1], "2", None])

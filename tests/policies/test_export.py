@@ -28,7 +28,8 @@ from rltune.envs.observations import make_layout, make_view_space
 from rltune.errors import PolicyError
 from rltune.policies.bundle_reader import BundlePolicy
 from rltune.policies.bundle_writer import write_bundle
-from rltune.policies.export import Graph, export_policy
+from rltune.policies.export import Graph, default_export_name, export_policy
+from tests.policies.bundles import BOX, write_linear
 from tests.policies.parts_modules import PARTS, write_parts
 from tests.policies.rllib_modules import runner_of
 
@@ -188,6 +189,11 @@ def test_an_exporter_that_fails_without_a_word_is_named(tmp_path: Path, monkeypa
     monkeypatch.setattr(Graph, "_make_rows", lambda self, seen: next(iter([])))
     with pytest.raises(PolicyError, match=r"policy=ppo .*StopIteration"):
         export_policy(policy, tmp_path / "policy.pt2", "torch")
+
+
+def test_a_file_is_named_by_the_environment_and_the_algorithm(tmp_path: Path) -> None:
+    policy = BundlePolicy.load(write_linear(tmp_path, BOX, {"id": "my_envs.cards:Duel-v0"}))
+    assert default_export_name(policy, "onnx") == "duel-v0-ppo.onnx"
 
 
 def test_missing_packages_and_wrong_formats_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,6 +80,17 @@ def test_spaces_are_shown_as_stable_baselines3_shows_them():
     assert list(shown.spaces) == list(NESTED.spaces)
 
 
+def test_stacked_frames_are_shown_as_channels():
+    frames = np.arange(2 * 9 * 8 * 3, dtype=np.uint8).reshape(2, 9, 8, 3)
+    expected = np.concatenate(np.moveaxis(frames, -1, 1))
+    for seen in (frames, np.moveaxis(frames, -1, 1)):
+        space = spaces.Box(0, 255, seen.shape, np.uint8)
+        layout = make_layout(space)
+        assert present_space(space, layout) == spaces.Box(0, 255, (6, 9, 8), np.uint8)
+        image = split_rows(layout, torch.from_numpy(layout.encode(seen)[None]))
+        assert np.array_equal((255 * image[0]).round().numpy(), expected)
+
+
 def test_a_mask_is_no_part_of_what_extractors_see():
     space = spaces.Dict({"board": VECTOR, "action_mask": spaces.Box(0, 1, (5,), np.int8)})
     layout = make_layout(space, mask=("action_mask",), num_flags=5)
@@ -111,6 +122,7 @@ def test_an_extractor_of_stable_baselines3_is_taken_as_it_is(name, space, kwargs
         ("Spectral", "_SpectralNorm"),
         ("Centred", "batch"),
         ("Counting", "equal observations"),
+        ("Overwriting", "changes the observations"),
         ("Secret", "state dict"),
         ("Double", "float64"),
         ("Nameless", "features_dim"),

@@ -21,6 +21,8 @@ from real import PATIENCE_S, Project
 import rltune
 from rltune.envs.actions import split_batch
 from rltune.envs.facts import describe_space
+from rltune.envs.layout import make_space
+from rltune.envs.observations import make_layout
 from rltune.policies.bundle_reader import POLICIES, BundlePolicy
 from rltune.policies.served_model import load_model
 from tests.policies.bundles import BOX, DISCRETE, write_linear
@@ -60,6 +62,22 @@ def test_an_environment_may_have_the_models_own_keys(keys: tuple[str, ...], tmp_
     model = load_model(write_linear(tmp_path, describe_space(space)))
     obs = space.sample()
     assert model(obs).shape == model({"obs": obs}).shape == (1,)
+
+
+@pytest.mark.fast
+def test_a_mask_of_parts_may_be_served(tmp_path: Path) -> None:
+    layout, actions = make_layout(make_space(BOX), None, (), 5), S.Dict({"b": S.Discrete(3), "a": S.Discrete(2)})
+    more = {"head": {"kind": "parts", "sizes": [2, 3], "log_std_bounds": None}, "layout": layout.to_dict()}
+    head = {"type": "Linear", "in_features": 4, "out_features": 5}
+    more |= {"layers": {"encoder": [], "head": [head]}, "action_space": describe_space(actions)}
+    write_linear(tmp_path, BOX, **more)
+    arrays = {"head.0.weight": np.zeros((5, 4), np.float32), "head.0.bias": np.zeros(5, np.float32)}
+    np.savez(tmp_path / "weights.npz", **arrays)
+    model = load_model(tmp_path)
+    one = model({"obs": [0] * 4, "action_mask": {"b": [0, 0, 1], "a": [0, 1]}})
+    assert {key: part.tolist() for key, part in one.items()} == {"a": [1], "b": [2]}
+    two = model({"obs": [[0] * 4] * 2, "action_mask": {"b": [[0, 0, 1]] * 2, "a": [[0, 1], [1, 0]]}})
+    assert {key: part.tolist() for key, part in two.items()} == {"a": [1, 0], "b": [2, 2]}
 
 
 @pytest.mark.fast

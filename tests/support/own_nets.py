@@ -144,6 +144,13 @@ class Counting(Linear):
         return self.count * self.net(observations)
 
 
+class Overwriting(Linear):
+    """Writes into the observations, of which others may have the same memory."""
+
+    def forward(self, observations: Tensor) -> Any:
+        return self.net(observations.clamp_(0, 0.1))
+
+
 class Secret(Linear):
     """Has random numbers that no file keeps."""
 

@@ -69,9 +69,12 @@ class Parts:
             flat = self._view_numbers(rows)[:, self._columns(rows, leaf)]
         if leaf.scale != 1:
             flat = flat / leaf.scale
+        height, width, channels = leaf.image_shape
         if leaf.channels == FIRST:
-            return flat.reshape(-1, *leaf.shape).permute(0, 2, 3, 1)
-        return flat.reshape(-1, *leaf.image_shape)
+            return flat.reshape(-1, channels, height, width).permute(0, 2, 3, 1)
+        if leaf.num_frames > 1:
+            return flat.reshape(-1, *leaf.shape).permute(0, 2, 3, 1, 4).flatten(3)
+        return flat.reshape(-1, height, width, channels)
 
     def read_others(self, rows: Tensor) -> list[Tensor]:
         """Return all columns [batch, columns] that are of no image and no mask."""

@@ -84,7 +84,7 @@ class EnvConfig:
     restarts: int = bounded(0, minimum=0, example=3)
     policies: Any = None
     evaluation_steps: int = bounded(EVALUATION_STEPS, minimum=1)
-    encode: dict[str, Any] = field(default_factory=dict)
+    encode: dict[Any, Any] = field(default_factory=dict)
     action_mask: str = bounded("auto", choices=("auto", "off"))
     per_copy: dict[str, Any] = field(default_factory=dict)
     max_copies: int | None = bounded(None, minimum=1, example=4)

@@ -208,6 +208,26 @@ class ActionParts:
         row = np.concatenate([*kinds[CHOICES], *kinds[NUMBERS]]).astype(self.row_dtype)
         return row[0] if self.is_choice else row
 
+    def flatten_mask(self, mask: Any) -> Any:
+        """Return a mask that has the form of the action space as the flags [..., values] of its choices in their order.
+
+        Gymnasium's spaces sample with such masks. Dicts are read by their keys. None says that all values of a part are
+        legal, and stands in the place of numbers. A mask of another form is returned as it is.
+
+        Raises:
+            ValueError: The flags of a choice are missing, or of another number.
+        """
+        if isinstance(mask, np.ndarray) and mask.dtype == object:  # Gymnasium's vector environments have one of lists.
+            return np.stack([np.concatenate([*_list_arrays(self.flatten_mask(each))]) for each in mask.ravel()])
+        if not _has_parts(self.space, mask):
+            return mask
+        masks = list(_walk_mask(self.space, mask))
+        pairs = [(part, each) for part, each in zip(self.parts, masks, strict=True) if part.kind == CHOICES]
+        flags = [None if each is None else _read_flags(part, each) for part, each in pairs]
+        batch = next((each.shape[:-1] for each in flags if each is not None), ())
+        legal = [np.ones((*batch, sum(part.sizes)), bool) for part, _ in pairs]
+        return np.concatenate([some if each is None else each for some, each in zip(legal, flags, strict=True)], -1)
+
     def fold(self, leaves: list[Any]) -> Any:
         """Put the leaves of an action, one for each part, into its nested form."""
         return _fold(self.space, iter(leaves))
@@ -325,6 +345,54 @@ def _encode_part(part: ActionPart, leaf: Any) -> Any:
     if part.base is None:
         return values
     return (values - part.base) / np.where(part.half > 0, part.half, 1) - part.shift
+
+
+def _has_parts(space: Mapping[str, Any], mask: Any) -> bool:
+    """Return whether a mask has the parts of a Dict or Tuple space, and is no array."""
+    if space["type"] == "Dict":
+        return isinstance(mask, Mapping)
+    is_nested = isinstance(mask, tuple | list) and len(mask) == len(space.get("spaces", ()))
+    return (
+        space["type"] == "Tuple"
+        and is_nested
+        and (isinstance(mask, tuple) or any(part is None or isinstance(part, Mapping | tuple) for part in mask))
+    )
+
+
+def _walk_mask(space: Mapping[str, Any], mask: Any) -> Iterator[Any]:
+    """Yield the mask of each leaf of an action; None for one without."""
+    if space["type"] not in ("Dict", "Tuple"):
+        yield mask
+        return
+    for key, part in _list_children(space):
+        try:
+            inner = None if mask is None else mask[key]
+        except (KeyError, IndexError):
+            if any(each.kind == CHOICES for each in _list_parts(part, (), False, False)):
+                raise ValueError(f"there is no {key}") from None
+            inner = None
+        yield from _walk_mask(part, inner)
+
+
+def _read_flags(part: ActionPart, mask: Any) -> Any:
+    """Return the flags [..., values] of a part of an action, which may have a mask for each of its elements."""
+    is_parted = isinstance(mask, tuple) or (isinstance(mask, list) and any(isinstance(each, tuple) for each in mask))
+    flags = np.concatenate([*_list_arrays(mask)], axis=-1) if is_parted else np.asarray(mask)
+    count = sum(part.sizes)
+    if flags.shape[-1:] != (count,):
+        flags = flags.reshape(-1) if flags.size == count else flags.reshape(len(flags), -1)
+    if flags.shape[-1] != count:
+        raise ValueError(f"{part.name} has {count} values; got {flags.shape[-1]} flags")
+    return flags
+
+
+def _list_arrays(mask: Any) -> Iterator[Any]:
+    """Yield the arrays of nested tuples and lists."""
+    if isinstance(mask, tuple | list):
+        for each in mask:
+            yield from _list_arrays(each)
+    else:
+        yield np.atleast_1d(mask)
 
 
 def _cast(values: Any, dtype: np.dtype[Any]) -> Any:

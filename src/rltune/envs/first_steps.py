@@ -41,6 +41,9 @@ SEED = 0
 RESET = "def reset(self, *, seed=None, options=None)"
 RTOL, ATOL = 1e-5, 1e-6  # Smaller differences are rounding: simulations on GPUs add in another order each time.
 
+LEGAL_ACTIONS = "rltune.envs.masks:LegalActions"
+_LEGAL = re.compile(r"(?i)[a-z]*_?(legal|valid|available|possible)_?(action|move)s?")
+
 Step = tuple[Any, float, bool]
 
 
@@ -69,6 +72,7 @@ class FirstSteps:
         self._looks_for_mask = spec.action_mask == AUTO
         self._reader: MaskReader | None = None
         self._flags: Any = None
+        self._info: Mapping[str, Any] = {}
         self.excess: str | None = None
 
     def reset(self) -> Any:
@@ -90,7 +94,7 @@ class FirstSteps:
             GuestError: The step has failed.
             ConfigError: What it returned is invalid.
         """
-        with _name_call(self._setting, call):
+        with self._explain_illegal(), _name_call(self._setting, call):
             # Some environments write into the action, which is sent again later.
             returned = read_returned(call, self._env.step(copy.deepcopy(action)))
             observation, reward, terminated, truncated, info = returned
@@ -102,7 +106,24 @@ class FirstSteps:
         """Draw a random action that is legal as far as the environment says so, in the form that training sends."""
         return draw_action(self._actions, self._chosen, self._flags, self.mask, self._random)
 
+    @contextlib.contextmanager
+    def _explain_illegal(self) -> Iterator[None]:
+        """Add to an exception of a step how an environment says which actions are legal, unless it does."""
+        try:
+            yield
+        except GuestError as fault:
+            if not (self._looks_for_mask and self._reader is None and self._actions.sizes):
+                raise
+            names = [name for name in (*self._info, *dir(self._env.unwrapped)) if _LEGAL.match(str(name))]
+            if not names and not re.search(r"(?i)illegal|invalid (action|move)", fault.problem):
+                raise
+            key = names[0] if names else "valid_actions"
+            wrapper = f"{{entry_point: '{LEGAL_ACTIONS}', kwargs: {{key: {key}, lists: true}}}}"
+            fix = f"{fault.fix}; if the action was illegal and {key} lists the legal ones, env.wrappers=[{wrapper}]"
+            raise fault.rewrite(fault.problem, fix=fix, key=fault.key, value=fault.value) from fault.__cause__
+
     def _look(self, observation: Any, info: Mapping[str, Any], call: str, is_over: bool = False) -> None:
+        self._info = info
         excess = check_observation(self._observation_space, observation)
         self.excess = self.excess or (f"{excess}, by {call}" if excess else None)
         encode_observation(self._observation_space, self._layout, observation)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,7 +56,7 @@ class Leaf(NamedTuple):
         sizes: The number of values of each element of a one-hot leaf; empty if its elements are flags of 0 and 1. Of a
             mask, the number of values of each choice if its columns are of all combinations of them (`join_flags`).
         starts: The least value of each element of a one-hot leaf.
-        scale: By what networks divide an image; its greatest value.
+        scale: By what networks divide an image; its greatest absolute value.
         channels: Where an image has its channels: `FIRST`, `LAST` or `NONE`.
     """
 
@@ -83,10 +83,15 @@ class Leaf(NamedTuple):
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """The height, the width and the channels of an image."""
-        if self.channels == NONE:
-            return (*self.shape, 1)  # type: ignore[return-value]
-        return (*self.shape[1:], self.shape[0]) if self.channels == FIRST else self.shape  # type: ignore[return-value]
+        """The height, the width and the channels of an image, of which frames that are stacked have one set each."""
+        shape = (*self.shape, 1) if self.channels == NONE else self.shape[-3:]
+        channels, height, width = shape if self.channels == FIRST else (shape[2], *shape[:2])
+        return height, width, self.num_frames * channels
+
+    @property
+    def num_frames(self) -> int:
+        """The frames of an image that are stacked in an axis before the three of each, as Gymnasium stacks them."""
+        return self.shape[0] if len(self.shape) > 3 else 1
 
 
 class Layout:
@@ -287,23 +292,39 @@ class Layout:
         leaves = [leaf for leaf in self.leaves if leaf.kind != MASK]
         return Layout(leaves)._is_one([np.asarray(_find(leaf, observations)) for leaf in leaves])
 
+    def find_mask(self, observations: Any) -> Any:
+        """Return what an observation, or a batch of them, has as its mask; None without one there.
+
+        Raises:
+            ValueError: It is missing.
+        """
+        return _find(self.mask, observations) if self.mask is not None and self.mask.path else None
+
     def read_named(self, leaves: Mapping[str, Any]) -> Any:
         """Return the observation, or the batch, that has these leaves by their names; None if others are named."""
         names = {leaf.name: leaf.path for leaf in self.leaves if leaf.path or leaf.kind != MASK}
         return nest({path: leaves[name] for name, path in names.items()}) if set(names) == set(leaves) else None
 
-    def stack(self, observations: Sequence[Any]) -> Any:
+    def stack(self, observations: Sequence[Any], read_mask: Callable[[Any], Any] = lambda mask: mask) -> Any:
         """Stack single observations into one batch, in which each leaf has one more axis in front.
 
         Leaves lie at their paths, in dicts and, where the path has an index, in tuples.
+
+        Args:
+            observations: Observations of one layout.
+            read_mask: Reads what is the mask of each.
         """
         leaves = {}
         for leaf in self.leaves:
             if leaf.kind == MASK and not leaf.path:  # It comes beside the observations.
                 continue
             parts = [_find(leaf, each) for each in observations]
-            flat = leaf.kind == MASK
-            leaves[leaf.path] = np.stack([read_flags(part) if flat else np.asarray(part) for part in parts])
+            if leaf.kind == MASK:
+                leaves[leaf.path] = np.stack([read_flags(read_mask(part)) for part in parts])
+                continue
+            arrays = [np.asarray(part) for part in parts]
+            has_other_form = leaf.path and all(array.size == math.prod(leaf.shape) for array in arrays)
+            leaves[leaf.path] = np.stack([array.reshape(leaf.shape) if has_other_form else array for array in arrays])
         return nest(leaves)
 
 
@@ -362,12 +383,21 @@ def read_flags(mask: Any, axis: int | None = None) -> Any:
     """
     if isinstance(mask, Mapping):
         mask = tuple(mask.values())
-    # A list of vectors of one length may be a batch.
-    is_tuple = isinstance(mask, tuple) or (isinstance(mask, list) and len({np.shape(part) for part in mask}) > 1)
-    if is_tuple and any(np.ndim(part) for part in mask):
+    if _is_of_parts(mask):
         return np.concatenate([read_flags(part, axis) for part in mask], axis=0 if axis is None else axis)
     array = np.asarray(mask)
     return array.reshape(-1) if axis is None else array
+
+
+def _is_of_parts(mask: Any) -> bool:
+    """Return whether a mask is a tuple or a ragged list of arrays; a list of vectors of one length may be a batch."""
+    if not isinstance(mask, tuple | list):
+        return False
+    try:
+        shapes = {np.shape(part) for part in mask}
+    except ValueError:  # A part is itself ragged.
+        return True
+    return len(shapes) > 1 or (isinstance(mask, tuple) and shapes != {()})
 
 
 def join_flags(flags: Any, sizes: Sequence[int]) -> Any:
@@ -404,6 +434,8 @@ def _write(leaf: Leaf, rows: Any, target: Any) -> None:
     if leaf.kind == ONE_HOT:
         _write_choices(leaf, rows, target)
     elif leaf.kind == MASK:
+        if rows.dtype.kind != "b" and not ((is_flag := (rows == 0) | (rows == 1)).all()):
+            raise ValueError(f"{leaf.name} has flags of 0 and 1; got {rows[~is_flag][0]}")
         target[:] = join_flags(rows, leaf.sizes) if leaf.sizes else rows.astype(bool)
     else:
         # Another type is only a loss if its numbers are not the same in the type of the space.

@@ -16,6 +16,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from rltune.envs.actions import ActionParts
+from rltune.envs.facts import describe_space
 from rltune.envs.guest import call_guest
 from rltune.envs.layout import read_flags
 from rltune.errors import ABSENT, Cause, ConfigError, GuestError, nearest
@@ -46,11 +48,13 @@ class MaskSource(NamedTuple):
         sizes: The number of values of each choice of an action.
         joint: Whether it has a flag for each combination of the choices, of which the last choice is fastest, and not
             one for each value of each choice.
+        within: The keys that lead to the part of an observation that has it; empty for the whole.
     """
 
     place: str
     sizes: tuple[int, ...]
     joint: bool = False
+    within: tuple[str | int, ...] = ()
 
     @classmethod
     def parse(cls, setting: str | Mapping[str, Any]) -> MaskSource | None:
@@ -61,7 +65,8 @@ class MaskSource(NamedTuple):
         """
         try:
             if not isinstance(setting, str):
-                source = cls(**{**setting, "sizes": tuple(map(int, setting["sizes"]))})
+                lists = {"sizes": tuple(map(int, setting["sizes"])), "within": tuple(setting.get("within", ()))}
+                source = cls(**{**setting, **lists})
                 if source.place in (OBSERVATION, INFO, METHOD):
                     return source
             elif setting in (AUTO, OFF):
@@ -72,7 +77,7 @@ class MaskSource(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the source as JSON values, which `parse` reads."""
-        return {**self._asdict(), "sizes": list(self.sizes)}
+        return {**self._asdict(), "sizes": list(self.sizes), "within": list(self.within)}
 
     @property
     def num_flags(self) -> int:
@@ -80,9 +85,9 @@ class MaskSource(NamedTuple):
         return math.prod(self.sizes) if self.joint else sum(self.sizes)
 
     @property
-    def path(self) -> tuple[str, ...]:
+    def path(self) -> tuple[str | int, ...]:
         """Where an observation has the flags; empty if they come beside it."""
-        return (KEY,) if self.place == OBSERVATION else ()
+        return (*self.within, KEY) if self.place == OBSERVATION else ()
 
     @property
     def spelled(self) -> str:
@@ -92,7 +97,7 @@ class MaskSource(NamedTuple):
     def describe(self) -> str:
         """Describe in a few words where the mask comes from."""
         where = {
-            OBSERVATION: f"the observation's {KEY}",
+            OBSERVATION: f"the observation's {'.'.join(map(str, self.path))}",
             INFO: f"the info's {KEY}",
             METHOD: f"the method {METHOD_NAME}()",
         }[self.place]
@@ -117,14 +122,16 @@ def find_mask(
     """
     if not sizes:
         return None
-    for place, mask in _list_masks(env, observation, info, sizes):
+    actions = ActionParts(describe_space(env.action_space))
+    for source, mask in _list_masks(env, observation, info, tuple(sizes)):
         try:
-            flags = read_flags(mask)
+            flags = read_flags(actions.flatten_mask(mask))
             is_mask = flags.dtype.kind in "biuf" and bool(np.isin(flags, (0, 1)).all())
         except (TypeError, ValueError):
             is_mask = False
-        source = MaskSource(place, tuple(sizes))
-        is_joint = len(sizes) > 1 and place == INFO and env.has_wrapper_attr(JOINT) and env.get_wrapper_attr(JOINT)
+        is_joint = (
+            len(sizes) > 1 and source.place == INFO and env.has_wrapper_attr(JOINT) and env.get_wrapper_attr(JOINT)
+        )
         for joint in (True,) if is_joint else (False, True):
             form = source._replace(joint=joint)
             if is_mask and flags.size == form.num_flags:
@@ -159,12 +166,19 @@ def find_mask_of_agent(space: gymnasium.Space[Any], sizes: Sequence[int]) -> Mas
     raise ConfigError(SETTING, AUTO, f": {where} has {count} flags", _describe_allowed(sizes), OFF_FIX)
 
 
-def _list_masks(env: Any, observation: Any, info: Mapping[str, Any], sizes: Sequence[int]) -> Iterator[tuple[str, Any]]:
+def _list_masks(
+    env: Any, observation: Any, info: Mapping[str, Any], sizes: tuple[int, ...]
+) -> Iterator[tuple[MaskSource, Any]]:
     """Yield what lies under the name of a mask, and where."""
-    if isinstance(observation, Mapping) and KEY in observation:
-        yield OBSERVATION, observation[KEY]
+    if observed := list(_find_observed(observation)):
+        within, mask = observed[0]
+        if within and len(observed) > 1:
+            names = ", ".join(".".join(map(str, (*path, KEY))) for path, _ in observed)
+            fix = f"a wrapper of yours with one {KEY}; {OFF_FIX}"
+            raise ConfigError(SETTING, AUTO, f": an observation has {names}", "one mask of the actions", fix)
+        yield MaskSource(OBSERVATION, sizes, within=within), mask
     if info.get(KEY) is not None:
-        yield INFO, info[KEY]
+        yield MaskSource(INFO, sizes), info[KEY]
     if env.has_wrapper_attr(METHOD_NAME):
         try:
             with call_guest(METHOD_NAME):
@@ -172,7 +186,17 @@ def _list_masks(env: Any, observation: Any, info: Mapping[str, Any], sizes: Sequ
         except GuestError as fault:
             allowed = f"a method that returns {_describe_allowed(sizes)}"
             raise ConfigError(SETTING, AUTO, f": {fault.problem}", allowed, OFF_FIX) from fault.__cause__
-        yield METHOD, mask
+        yield MaskSource(METHOD, sizes), mask
+
+
+def _find_observed(observation: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """Yield what nested dicts and tuples have under the name of a mask, and the keys before it; the outermost first."""
+    if isinstance(observation, Mapping) and KEY in observation:
+        yield path, observation[KEY]
+    elif isinstance(observation, Mapping | tuple):
+        parts = observation.items() if isinstance(observation, Mapping) else enumerate(observation)
+        for key, part in parts:
+            yield from _find_observed(part, (*path, key))
 
 
 def _call(env: Any, name: str, is_over: bool = False) -> Any:
@@ -209,10 +233,12 @@ class MaskReader:
     Args:
         env: The environment with its wrappers; not used if the observation has the mask.
         source: Where its mask is.
+        action_space: The space of the actions; None is the environment's.
     """
 
-    def __init__(self, env: Any, source: MaskSource) -> None:
+    def __init__(self, env: Any, source: MaskSource, action_space: gymnasium.Space[Any] | None = None) -> None:
         self.env, self.source = env, source
+        self._actions = ActionParts(describe_space(env.action_space if action_space is None else action_space))
         ends = np.cumsum([source.num_flags] if source.joint else source.sizes)
         self._begins = np.concatenate([[0], ends[:-1]])
 
@@ -229,8 +255,14 @@ class MaskReader:
             GuestError: There is no mask, one of another size, or one in which a choice has no legal value.
         """
         mask = self._find(observation, info, is_over)
-        flags: np.ndarray = np.empty(0, bool) if mask is None else read_flags(mask).astype(bool)
+        try:
+            given = np.empty(0, bool) if mask is None else read_flags(self._actions.flatten_mask(mask))
+        except (TypeError, ValueError) as error:
+            raise self._make_fault(f"cannot be read ({error})") from error
+        flags: np.ndarray = given if given.dtype == bool else given == 1
         if flags.size == self.source.num_flags:
+            if given is not flags and (given != flags).any():
+                raise self._make_fault(f"has the value {given[given != flags][0]}")
             if (has_any := np.logical_or.reduceat(flags, self._begins)).all():
                 return flags
             place = int(np.argmin(has_any))
@@ -246,7 +278,11 @@ class MaskReader:
     def _find(self, observation: Any, info: Mapping[str, Any], is_over: bool) -> Any:
         if self.source.place == METHOD:
             return _call(self.env, METHOD_NAME, is_over)
-        return (observation if self.source.place == OBSERVATION else info).get(KEY)
+        if self.source.place == INFO:
+            return info.get(KEY)
+        for key in self.source.within:
+            observation = observation[key]
+        return observation.get(KEY)
 
     def _make_fault(self, problem: str) -> GuestError:
         where = self.source.describe().partition(",")[0]

@@ -118,13 +118,17 @@ def _describe_leaf(path: tuple[Key, ...], space: Any, name: str, encoding: str |
         return leaf
     channels = _find_channels(space) if encoding in (None, IMAGE) else _CHANNELS[encoding]
     if encoding is None:
-        if channels and _is_image(space, leaf._replace(channels=channels)):
-            return _describe_image(leaf, space, channels)
         _check_whole(leaf, space)
-        return leaf
-    if not isinstance(space, spaces.Box) or len(shape) not in ((2, 3) if encoding == IMAGE else (3,)) or 0 in shape:
+        is_image = channels and _is_image(space, leaf._replace(channels=channels))
+        return _describe_image(leaf, space, channels) if is_image else leaf
+    is_box = isinstance(space, spaces.Box) and 0 not in shape
+    if not is_box or len(shape) not in ((2, 3, 4) if encoding == IMAGE else (3, 4)):
         raise ConfigError(
-            f"env.encode.{name}", encoding, f": {space} is no image", "a Box of three axes", f"env.encode.{name}={FLAT}"
+            f"env.encode.{name}",
+            encoding,
+            f": {space} is no image",
+            "a Box of three axes, or of four with frames first",
+            f"env.encode.{name}={FLAT}",
         )
     return _describe_image(leaf, space, channels)
 
@@ -133,12 +137,13 @@ def _find_channels(space: Any) -> str:
     """Return the axis of the channels of what may be an image; empty if it has not the axes of one.
 
     The channels are the axis that is unlike two equal sides, and else the smaller one of the first and the last axis.
+    A fourth axis before them is of stacked frames.
     """
-    if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3) or 0 in space.shape:
+    if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3, 4) or 0 in space.shape:
         return ""
     if len(space.shape) == 2:
         return NONE
-    first, middle, last = space.shape
+    first, middle, last = space.shape[-3:]
     if first == middle != last:
         return LAST
     if first != middle == last:
@@ -147,15 +152,20 @@ def _find_channels(space: Any) -> str:
 
 
 def _is_image(space: Any, leaf: Leaf) -> bool:
-    """Return whether a Box is an image by itself: with two sides of pixels, and of two axes only if it is of bytes."""
+    """Return whether a Box is an image by itself: with two sides of pixels, and of two axes only if it is of bytes.
+
+    An axis before the three of an image is of frames if it is shorter than the sides.
+    """
     height, width, _ = leaf.image_shape
-    return min(height, width) >= SMALLEST_SIDE and (leaf.channels != NONE or space.dtype == np.uint8)
+    has_sides = min(height, width) >= SMALLEST_SIDE and leaf.num_frames < min(height, width)
+    return has_sides and (leaf.channels != NONE or space.dtype == np.uint8)
 
 
 def _describe_image(leaf: Leaf, space: Any, channels: str) -> Leaf:
-    high = float(space.high.max())
-    is_above_one = math.isfinite(high) and high > 1 and float(space.low.min()) >= 0
-    return leaf._replace(kind=IMAGE, channels=channels, scale=high if is_above_one else 1.0)
+    greatest = max(abs(float(space.low.min())), abs(float(space.high.max())))
+    # Some use the greatest number of a type as infinity.
+    is_bound = math.isfinite(greatest) and (np.dtype(space.dtype).itemsize <= 2 or greatest <= MAX_WHOLE)
+    return leaf._replace(kind=IMAGE, channels=channels, scale=greatest if is_bound and greatest > 1 else 1.0)
 
 
 def _describe_choices(leaf: Leaf, space: Any, encoding: str | None) -> Leaf:
@@ -218,11 +228,13 @@ def describe_leaf(leaf: Leaf) -> str:
         scale = f", divided by {leaf.scale:g}" if leaf.scale != 1 else ""
         other = {FIRST: LAST, LAST: FIRST}.get(leaf.channels)
         turn = f" (env.encode={{{leaf.name}: channels_{other}}} turns it)" if other else ""
+        channels //= leaf.num_frames
         of = f" of {channels} channel{'s' * (channels != 1)}"
+        of = f", {leaf.num_frames} frames{of}" if leaf.num_frames > 1 else of
         return f"{leaf.name}: image, {height} x {width}{of}, {order}{scale}{turn}"
     line = f"{leaf.name}: vector of {leaf.size}"
     if len(leaf.shape) > 1:
-        can_be_image = len(leaf.shape) == 3 or len(leaf.shape) == 2
+        can_be_image = leaf.size and len(leaf.shape) <= 4
         image = f"; env.encode={{{leaf.name}: {IMAGE}}} makes an image of it" if can_be_image else ""
         line += f", {shape} flattened{image}"
     return line

@@ -234,6 +234,8 @@ def check_agents(spec: EnvSpec) -> EnvFacts:
         except GuestError as fault:
             if not isinstance(fault.__cause__, Exception):
                 raise
+            if fault.call.startswith(("reset", "step")):
+                raise fault.rewrite(f": {fault.problem}", key="env.id", value=spec.id) from fault.__cause__
             raise ConfigError(
                 "env.id",
                 spec.id,
@@ -306,7 +308,7 @@ def _refuse_info(spec: EnvSpec, agent: str, infos: Any) -> None:
 def _draw_action(space: Any, mask: MaskSource | None, observation: Any, rng: np.random.Generator) -> Any:
     """Draw a random action of an agent, a legal one if its observation has a mask."""
     actions = read_actions(space)
-    flags = None if mask is None else MaskReader(None, mask).read(observation, {})
+    flags = None if mask is None else MaskReader(None, mask, space).read(observation, {})
     return draw_action(actions, make_network_actions(actions), flags, mask, rng)
 
 

@@ -196,11 +196,10 @@ class Without(gymnasium.ObservationWrapper[Any, Any, Any]):
 
     def __init__(self, env: gymnasium.Env[Any, Any], keys: Sequence[str]) -> None:
         super().__init__(env)
-        self._paths = [tuple(str(key).split(".")) for key in keys]
-        for path in self._paths:
-            if not _has_path(env.observation_space, path):
-                allowed = f"leaves of {env.observation_space}"
-                raise ConfigError("", ABSENT, f"Without: there is no leaf {'.'.join(path)}", allowed, "keys: [...]")
+        self._names = set(map(str, keys))
+        if missing := self._names.difference(_list_names(env.observation_space)):
+            allowed = f"leaves of {env.observation_space}"
+            raise ConfigError("", ABSENT, f"Without: there is no leaf {min(missing)}", allowed, "keys: [...]")
         self.observation_space = self._leave_out_spaces(env.observation_space, ())
 
     def observation(self, observation: Any) -> Any:
@@ -211,7 +210,7 @@ class Without(gymnasium.ObservationWrapper[Any, Any, Any]):
         """List key, space and path of the parts that stay."""
         keyed = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
         parts = [(key, part, (*path, str(key))) for key, part in keyed]
-        return [part for part in parts if part[2] not in self._paths]
+        return [part for part in parts if ".".join(part[2]) not in self._names]
 
     def _leave_out_spaces(self, space: Any, path: tuple[str, ...]) -> Any:
         if not isinstance(space, spaces.Dict | spaces.Tuple):
@@ -231,14 +230,12 @@ class Without(gymnasium.ObservationWrapper[Any, Any, Any]):
         return kept if isinstance(space, spaces.Dict) else tuple(kept.values())
 
 
-def _has_path(space: Any, path: tuple[str, ...]) -> bool:
-    """Return whether nested Dict and Tuple spaces have a part at a path."""
-    for key in path:
-        if not isinstance(space, spaces.Dict | spaces.Tuple):
-            return False
-        keyed = dict(space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces))
-        space = next((part for name, part in keyed.items() if str(name) == key), None)
-    return space is not None
+def _list_names(space: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
+    """Yield the names of all parts of nested Dict and Tuple spaces."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        for key, part in space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces):
+            yield ".".join((*path, str(key)))
+            yield from _list_names(part, (*path, str(key)))
 
 
 def read_actions(space: gymnasium.Space[Any], *, joint: bool = False, clips: bool = False) -> ActionParts:

@@ -755,7 +755,8 @@ class BundlePolicy:
     def _encode_observations(self, obs: Any, action_mask: Any) -> tuple[np.ndarray, bool]:
         if action_mask is not None and self.layout.mask is None:
             raise ValueError("this policy was trained without an action mask")
-        encoded, single = self.layout.encode_batch(obs, action_mask)
+        mask = self.layout.find_mask(obs) if action_mask is None else action_mask
+        encoded, single = self.layout.encode_batch(obs, self.actions.flatten_mask(mask))
         rows: np.ndarray = self.layout.view(encoded)
         if self.observation_filter is not None:
             # The observation normalisation clips, and so would hide infinite numbers.
@@ -785,7 +786,7 @@ class BundlePolicy:
 
     def stack(self, observations: Sequence[Any]) -> Any:
         """Stack single observations into a batch for ``act`` and ``predict``."""
-        return self.layout.stack(observations)
+        return self.layout.stack(observations, self.actions.flatten_mask)
 
     def check_range(self, obs: Any) -> None:
         """Refuse observations far outside of a Box, which probably have other units; meant for served models.

@@ -214,8 +214,11 @@ def _describe_network(module: Any, layout: Layout) -> tuple[dict[str, Any], dict
 
 def _lay_out(leaf: Leaf) -> list[Any]:
     """List the layers that make an image with its channels last of a leaf's columns."""
+    height, width, channels = leaf.image_shape
     if leaf.channels == FIRST:
-        return [nn.Unflatten(1, leaf.shape), Permute([0, 2, 3, 1])]
+        return [nn.Unflatten(1, (channels, height, width)), Permute([0, 2, 3, 1])]
+    if leaf.num_frames > 1:
+        return [nn.Unflatten(1, leaf.shape), Permute([0, 2, 3, 1, 4]), nn.Flatten(3, 4)]
     return [nn.Unflatten(1, leaf.image_shape)]
 
 

@@ -12,6 +12,7 @@ import importlib.util
 import io
 import json
 import logging
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -415,5 +416,6 @@ def _measure_difference(expected: np.ndarray, exported: np.ndarray, format: str,
 
 def default_export_name(policy: BundlePolicy | MultiAgentPolicy, format: str) -> str:
     """Return the default file name of an export, such as ``cartpole-v1-ppo.onnx``."""
-    env = str((policy.info.get("env") or {}).get("id", "policy")).rpartition("/")[2]
+    # Before a colon, scp would expect the name of a machine.
+    env = re.split("[/:]", str((policy.info.get("env") or {}).get("id", "policy")))[-1]
     return f"{env}-{policy.info.get('algo', 'policy')}{SUFFIXES[format]}".lower()

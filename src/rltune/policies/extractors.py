@@ -122,15 +122,20 @@ def _restore(leaf: Leaf, columns: Tensor) -> Tensor:
     if leaf.kind != IMAGE:
         return part
     part = part / leaf.scale
-    return part.unsqueeze(1) if leaf.channels == NONE else part.permute(0, 3, 1, 2) if leaf.channels == LAST else part
+    if leaf.channels == NONE:
+        return part.unsqueeze(1)
+    first = part.movedim(-1, -3) if leaf.channels == LAST else part
+    return first.flatten(1, 2) if leaf.num_frames > 1 else first
 
 
 def _present(leaf: Leaf, space: Any) -> Any:
     """Return the space of a leaf as Stable-Baselines3 would show it to an extractor."""
     if leaf.kind == IMAGE and leaf.channels == NONE:
         return spaces.Box(space.low[None], space.high[None], dtype=space.dtype)
-    if leaf.kind == IMAGE and leaf.channels == LAST:
-        low, high = (np.moveaxis(bound, -1, 0) for bound in (space.low, space.high))
+    if leaf.kind == IMAGE:
+        last, (height, width, channels) = leaf.channels == LAST, leaf.image_shape
+        bounds = (np.moveaxis(bound, -1, -3) if last else bound for bound in (space.low, space.high))
+        low, high = (bound.reshape(channels, height, width) for bound in bounds)
         return spaces.Box(low, high, dtype=space.dtype)
     if leaf.kind == ONE_HOT and isinstance(space, spaces.Box):
         return spaces.MultiDiscrete(list(leaf.sizes), start=list(leaf.starts))
@@ -291,6 +296,7 @@ def check_extractor(spec: ExtractorSpec, space: spaces.Space[Any], layout: Layou
     encoder, twin = FeatureExtractor(spec, space, layout).eval(), FeatureExtractor(spec, space, layout).eval()
     _check_parameters(spec, encoder.module)
     rows = torch.from_numpy(draw_views(space, layout, 3))
+    untouched = rows.clone()
 
     def compute(module: nn.Module, batch: Tensor) -> Tensor:
         with torch.no_grad(), call_guest(f"forward of {spec.target}"):
@@ -309,6 +315,9 @@ def check_extractor(spec: ExtractorSpec, space: spaces.Space[Any], layout: Layou
         if not torch.allclose(out, expected, equal_nan=True, **TOLERANCE):
             raise ConfigError(KEY, spec.target, problem, "what follows from each observation and its weights", fix)
 
+    if not torch.equal(rows, untouched):
+        problem, own = "changes the observations that it is given", "x = x.clone() before what changes x"
+        raise ConfigError(KEY, spec.target, problem, "features of observations that stay as they are", own)
     require_same(compute(encoder, rows), features, "returns other features for equal observations", "keep no state")
     alone = "normalise by nn.LayerNorm, and leave other rows of the batch alone"
     require_same(compute(encoder, rows[:1]), features[:1], "mixes the observations of a batch", alone)
@@ -318,7 +327,7 @@ def check_extractor(spec: ExtractorSpec, space: spaces.Space[Any], layout: Layou
     require_same(again, features, stateful, "keep nothing from one call for the next")
     _load_state(spec, twin.module, encoder.module)
     problem = "keeps numbers outside of its state dict, so that a loaded policy would act differently"
-    fix = "self.register_buffer(...) for a tensor of random numbers"
+    fix = "self.register_buffer(...) for a tensor of random numbers, nn.ModuleList(...) for a list of layers"
     require_same(compute(twin, rows), features, problem, fix)
     return _export_once(spec, encoder, space, layout) if export else []
 

@@ -77,16 +77,17 @@ def act(policy: Any, model_input: Any, deterministic: bool | None = None, agent:
         obs = _read_observations(policy, inputs["obs"])
         policy.check_range(obs)
         actions, state = policy.predict(
-            obs, inputs.get("state"), inputs.get("episode_start"), deterministic, None, _read_mask(inputs)
+            obs, inputs.get("state"), inputs.get("episode_start"), deterministic, None, _read_mask(policy, inputs)
         )
         if policy.memory_size:
             return {"actions": actions, "state": state}
         return actions if policy.actions.is_nested else np.asarray(actions)
 
 
-def _read_mask(inputs: Mapping[str, Any]) -> Any:
+def _read_mask(policy: Any, inputs: Mapping[str, Any]) -> Any:
     """Return the masks of a batch; one mask is a batch of one."""
-    return None if inputs.get("action_mask") is None else np.atleast_2d(np.asarray(inputs["action_mask"]))
+    mask = inputs.get("action_mask")
+    return None if mask is None else np.atleast_2d(np.asarray(policy.actions.flatten_mask(mask)))
 
 
 def _has_key(space: dict[str, Any], model_input: Any) -> bool:
