@@ -199,5 +199,6 @@ def test_drawn_spaces_train_or_are_refused_by_name(request_of: Callable[..., Any
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(6000)
 def test_many_drawn_spaces_train_or_are_refused(request_of: Callable[..., Any], tmp_path: Path) -> None:
     check_drawn(request_of, tmp_path, int(os.environ.get("RLTUNE_DRAWS", "300")))

@@ -51,9 +51,7 @@ class ParallelEnvAdapter(MultiAgentEnv):
         self._decoders = {agent: parts.decode_one for agent, parts in actions.items() if not parts.is_identity}
         self._layouts = {agent: find_layout(pair[0], specs[agent]) for agent, pair in self._own.items()}
         masks = {agent: MaskSource.parse(specs[agent].action_mask) for agent in specs}
-        self._readers = {
-            agent: MaskReader(env, mask, self._own[agent][1]) for agent, mask in masks.items() if mask is not None
-        }
+        self._readers = {agent: MaskReader(env, mask, self._own[agent][1]) for agent, mask in masks.items() if mask}
         self.observation_spaces = {agent: pair[0] for agent, pair in spaces.items()}
         self.action_spaces = {agent: pair[1] for agent, pair in spaces.items()}
         self.observation_space = gymnasium.spaces.Dict(self.observation_spaces)
