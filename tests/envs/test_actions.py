@@ -153,6 +153,8 @@ def test_joint_choices_count_the_last_part_fastest():
         (S.Tuple(()), False, "nothing to choose"),
         (S.Box(-1, 1, (0,)), False, "nothing to choose"),
         (S.Discrete(10**6), False, "1000000 outputs"),
+        (S.Box(2**60 + 1, 2**60 + 3, (1,), np.int64), False, "no float gives"),
+        (S.Box(2**64 - 5, 2**64 - 1, (2,), np.uint64), False, "no float gives"),
         (S.MultiDiscrete([100, 100]), True, "10000 combinations"),
         (S.MultiBinary(339), True, "combinations"),
         (S.Tuple((S.Discrete(2), S.Box(0, 1))), True, "choices and numbers"),

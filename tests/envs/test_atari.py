@@ -65,6 +65,24 @@ def test_the_native_atari_vector_gives_what_the_wrappers_give(fire):
     together.close()
 
 
+def test_frames_of_any_size_are_whole_rows():
+    pytest.importorskip("ale_py")
+    import yaml
+
+    from rltune.envs.atari import make_native_atari
+
+    raw = yaml.safe_load((conf_dir() / "env" / "breakout.yaml").read_text())
+    raw["wrappers"][0]["kwargs"] |= {"noop_max": 0, "screen_size": 51}
+    raw["wrappers"] = [each for each in raw["wrappers"] if "Fire" not in each["entry_point"]]
+    raw["wrappers"][-1]["kwargs"] = {"stack_size": 3}
+    spec = spec_of({key: value for key, value in raw.items() if key != "name"})
+    together, single = make_native_atari(spec, 2), make_training_env(spec, view=False)
+    assert together.single_observation_space == single.observation_space
+    assert (together.reset(seed=5)[0][0] == single.reset(seed=5)[0]).all()
+    assert (together.step(np.array([1, 0]))[0][0] == single.step(1)[0]).all()
+    together.close()
+
+
 def test_only_standard_atari_is_sampled_natively():
     """The engine samples standard atari natively and anything else singly."""
     pytest.importorskip("ale_py")

@@ -174,6 +174,8 @@ def test_two_leaves_of_one_name_are_refused_by_it() -> None:
         make_layout(space)
     with pytest.raises(ConfigError, match=r"two leaves named a\.b"):
         read_actions(space)
+    with pytest.raises(ConfigError, match="two leaves named observations"):
+        make_layout(S.Dict({"": S.Discrete(2), "observations": S.Discrete(3)}))
 
 
 def test_an_environment_gives_rows_or_their_view() -> None:

@@ -24,6 +24,7 @@ from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
 from rltune.compat.row_catalog import LAYOUT, RowPPOCatalog
 from rltune.envs.actions import split_batch
+from rltune.envs.facts import describe_space
 from rltune.envs.observations import make_layout, make_view_space
 from rltune.errors import PolicyError
 from rltune.policies.bundle_reader import BundlePolicy
@@ -189,6 +190,13 @@ def test_an_exporter_that_fails_without_a_word_is_named(tmp_path: Path, monkeypa
     monkeypatch.setattr(Graph, "_make_rows", lambda self, seen: next(iter([])))
     with pytest.raises(PolicyError, match=r"policy=ppo .*StopIteration"):
         export_policy(policy, tmp_path / "policy.pt2", "torch")
+
+
+def test_leaves_are_normalised_in_the_precision_of_rows(tmp_path: Path) -> None:
+    space = describe_space(S.Dict({"far": S.Box(-np.inf, np.inf, (1,), np.float64), "near": S.Box(-1, 1, (1,))}))
+    stats = {"observation.mean": np.array([1e5, 0.0]), "observation.var": np.array([1e-12, 1.0])}
+    policy = BundlePolicy.load(write_linear(tmp_path, space, observation_filter={"clip": 10.0, "eps": 1e-6}, **stats))
+    assert export_policy(policy, tmp_path / "policy.onnx").num_checked == 1000
 
 
 def test_a_file_is_named_by_the_environment_and_the_algorithm(tmp_path: Path) -> None:

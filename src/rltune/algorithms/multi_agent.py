@@ -52,7 +52,9 @@ class ParallelEnvAdapter(MultiAgentEnv):
             for agent, pair in self._own.items()
         }
         masks = {agent: MaskSource.parse(specs[agent].action_mask) for agent in specs}
-        self._readers = {agent: MaskReader(env, mask, self._own[agent][1]) for agent, mask in masks.items() if mask}
+        self._readers = {
+            agent: MaskReader(env, mask, self._own[agent][1]) for agent, mask in masks.items() if mask is not None
+        }
         self.observation_spaces = {agent: pair[0] for agent, pair in spaces.items()}
         self.action_spaces = {agent: pair[1] for agent, pair in spaces.items()}
         self.observation_space = gymnasium.spaces.Dict(self.observation_spaces)

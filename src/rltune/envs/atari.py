@@ -20,6 +20,7 @@ from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from rltune.envs.episode import RECORD, EpisodeRecord
+from rltune.envs.layout import find_numbers
 from rltune.envs.spec import EnvSpec, resolve_variables
 
 PREPROCESSING = "gymnasium.wrappers:AtariPreprocessing"
@@ -90,10 +91,11 @@ class StandardAtari(gymnasium.vector.VectorWrapper):
         super().__init__(RecordEpisodeStatistics(games))
         self._rewards = rewards
         size = games.single_observation_space.shape[1:]
-        self.single_observation_space = Box(0, 255, (math.prod(size) * stack,), np.uint8)
+        count = math.prod(size) * stack
+        self.single_observation_space = Box(0, 255, (find_numbers(count),), np.uint8)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
-        self._frames = np.zeros((self.num_envs, stack, *size), np.uint8)
-        self._obs = self._frames.reshape(self.num_envs, -1)
+        self._obs = np.zeros((self.num_envs, find_numbers(count)), np.uint8)
+        self._frames = self._obs[:, :count].reshape(self.num_envs, stack, *size)  # A view.
         self._over = np.ones(self.num_envs, np.bool_)
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:

@@ -233,10 +233,10 @@ class MaskReader:
     Args:
         env: The environment with its wrappers; not used if the observation has the mask.
         source: Where its mask is.
-        action_space: The space of the actions; None is the environment's.
+        action_space: The space of the actions of which it is; None is the environment's.
     """
 
-    def __init__(self, env: Any, source: MaskSource, action_space: gymnasium.Space[Any] | None = None) -> None:
+    def __init__(self, env: Any, source: MaskSource, action_space: Any = None) -> None:
         self.env, self.source = env, source
         self._actions = ActionParts(describe_space(env.action_space if action_space is None else action_space))
         ends = np.cumsum([source.num_flags] if source.joint else source.sizes)

@@ -57,8 +57,6 @@ def make_layout(
     """
     encode = dict(encode or {})
     leaves: list[Leaf] = []
-    paths = [path for path, _ in list_leaves(space)]
-    require_names(paths, f"the observations {_cut(space)}")
     flags = Leaf(
         tuple(mask or ()), MASK, (num_flags,), "int8", 0, math.prod(sizes) if sizes else num_flags, tuple(sizes)
     )
@@ -75,6 +73,7 @@ def make_layout(
         raise ConfigError(f"env.encode.{name}", value, ": there is no such leaf", allowed, f"~env.encode.{name}")
     if mask is not None and not mask:
         leaves.append(flags)
+    require_names([leaf.name for leaf in leaves], f"the observations {_cut(space)}")
     layout = Layout(leaves)
     if not layout.num_columns - (layout.mask.size if layout.mask else 0):
         raise ConfigError(

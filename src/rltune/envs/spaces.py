@@ -15,7 +15,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from rltune.envs.actions import ActionParts
+from rltune.envs.actions import NUMBERS, ActionParts
 from rltune.envs.facts import describe_space, make_space
 from rltune.envs.step_count import FINITE, MAX_NUMBER, read_reset, read_reward, read_rewards, read_step
 from rltune.errors import ABSENT, Cause, ConfigError, GuestError, RewardError
@@ -255,7 +255,11 @@ def read_actions(space: gymnasium.Space[Any], *, joint: bool = False, clips: boo
             allowed = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
             raise ConfigError("", ABSENT, f"the actions {space} have a part that no network chooses", allowed, wrapper)
     actions = ActionParts(describe_space(space), joint=joint, clips=clips)
-    require_names([part.path for part in actions.parts], f"the actions {space}")
+    require_names([part.name for part in actions.parts], f"the actions {space}")
+    numbers = [part for part in actions.parts if part.kind == NUMBERS and part.low is not None]
+    if any((part.low > part.high).any() for part in numbers):  # They were rounded to floats inside of the bounds.
+        allowed = "bounds with a float64 between them; whole numbers beyond 2**53 have gaps there"
+        raise ConfigError("", ABSENT, f"the actions {space} have a number that no float gives", allowed, wrapper)
     if not actions.sizes and not actions.num_numbers:
         raise ConfigError("", ABSENT, f"the actions {space} leave nothing to choose", "at least one element", wrapper)
     if joint and actions.sizes and actions.num_numbers:
@@ -280,13 +284,12 @@ def read_actions(space: gymnasium.Space[Any], *, joint: bool = False, clips: boo
     return actions
 
 
-def require_names(paths: Sequence[Sequence[Any]], whose: str) -> None:
+def require_names(names: Sequence[str], whose: str) -> None:
     """Refuse leaves with one name, since users and exported files name a leaf by its keys with dots between them.
 
     Raises:
-        ConfigError: Two paths have the same name.
+        ConfigError: Two have the same name.
     """
-    names = [".".join(map(str, path)) for path in paths]
     if twice := next((name for name in names if names.count(name) > 1), None):
         fix = "rename one, such as by a wrapper of yours: env.wrappers=[{entry_point: 'module:Class'}]"
         raise ConfigError("", ABSENT, f"{whose} have two leaves named {twice}", "a name for each leaf", fix)

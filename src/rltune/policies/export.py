@@ -105,6 +105,8 @@ class Graph(nn.Module):
         rows = []
         for _, (flat, leaf) in sorted(parts.items()):
             if leaf.kind == VECTOR and self.filter:
+                if not self.layout.is_vector:  # Rows have the numbers of several leaves in float32, and so have ours.
+                    flat = flat.to(torch.float32)
                 first = leaf.begin
                 flat = self._normalise(flat, slice(first, first + leaf.size))
             rows.append(flat.to(torch.float32))
