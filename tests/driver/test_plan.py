@@ -491,6 +491,7 @@ def test_shaped_rewards_are_not_normalised_where_their_shape_is_searched(request
         (("score.episodes=9",), 9, 2),
         (("++score.env.kwargs.sutton_barto_reward=true",), 10, 2),
         (("++score.env.kwargs.sutton_barto_reward=true", "++certify.env.kwargs.sutton_barto_reward=false"), 10, 1),
+        (("++score.env.kwargs.sutton_barto_reward=true", "++certify.env.kwargs.sutton_barto_reward=true"), 10, 2),
         (("++certify.env.kwargs.sutton_barto_reward=true",), 0, 0),
     ],
 )

@@ -17,6 +17,8 @@ from rltune.config.settings_file import write_settings
 from rltune.config.validation import parse_config
 from rltune.driver.plan import make_plan
 from rltune.errors import ConfigError, RltuneError
+from rltune.ledger.storage import open_ledger
+from rltune.records import PLATEAU, TARGET_HELD
 
 SAFE = ("tracking=off",)
 
@@ -314,6 +316,35 @@ def test_earlier_trials_count_as_far_as_this_budget_goes(request_of, budget, sta
     changes = f"budget.env_steps={budget}", "searcher.from_sweeps=[first]"
     (record,) = make_plan(request_of("tracking=off", *OVER_LR, *changes)).earlier
     assert (record.state, dict(record.reports)) == (state, reports)
+
+
+@pytest.mark.parametrize("reason", [TARGET_HELD, PLATEAU])
+def test_earlier_trials_that_ended_early_are_complete(request_of, monkeypatch, reason):
+    write_earlier(request_of, "first", trials=TRIALS[:1])
+    with closing(open_ledger(Path("outputs/first"))) as opened:
+        records = [replace(record, stop_reason=reason) for record in opened.trials.records()]
+    monkeypatch.setattr("rltune.ledger.trial_table.TrialTable.records", lambda *_: records)
+    changes = "budget.env_steps=2000", "searcher.from_sweeps=[first]"
+    (record,) = make_plan(request_of("tracking=off", *OVER_LR, *changes)).earlier
+    assert record.state == "COMPLETE"
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "key"),
+    [
+        ((), ("score.episodes=10",), "score.episodes"),
+        (("score.episodes=10",), ("score.episodes=20",), None),
+        (("++score.env.kwargs.max_episode_steps=100",), ("score.episodes=10",), "score.env"),
+    ],
+)
+def test_scores_of_other_episodes_teach_nothing(request_of, theirs, ours, key):
+    write_earlier(request_of, "first", *theirs, trials=TRIALS[:1])
+    request = request_of("tracking=off", *OVER_LR, *ours, "budget.env_steps=1000", "searcher.from_sweeps=[first]")
+    if key is None:
+        assert len(make_plan(request).earlier) == 1
+        return
+    with pytest.raises(ConfigError, match=key):
+        make_plan(request)
 
 
 def test_settings_that_neither_sweep_searches_are_told_where_they_differ(request_of):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from saved import open_checkpoint, write_checkpoint
 
-from rltune.certification.finalists import EVALUATION_SEED, derive_own_seed, derive_run_seed
+from rltune.certification.finalists import EVALUATION_SEED, SCORE_SEED, derive_own_seed, derive_run_seed
 from rltune.checkpoints.store import open_store
 from rltune.policies import acting
 from rltune.policies.acting import choose_acting, describe_acting, read_acting, save_acting
@@ -129,7 +129,8 @@ def test_sampling_that_is_no_better_is_not_chosen(tmp_path: Path, monkeypatch: p
 def test_no_number_that_is_shown_comes_from_these_episodes() -> None:
     names = [f"sweep-{index}" for index in range(1000)]
     latest = max(EVALUATION_SEED, *map(derive_own_seed, names), *(derive_run_seed(name, 100, 1000) for name in names))
-    assert latest + 100_000 < acting.FIRST_SEED < 2**31 - acting.NUM_EPISODES
+    assert latest + 100_000 < acting.FIRST_SEED
+    assert acting.FIRST_SEED + acting.NUM_EPISODES < SCORE_SEED < 2**31 - 100_000
 
 
 def test_the_way_of_acting_is_saved_with_the_policy(tmp_path: Path) -> None:

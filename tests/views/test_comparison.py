@@ -80,6 +80,18 @@ def test_the_same_environment_may_be_written_in_two_ways(tmp_path: Path) -> None
     assert len(compare_sweeps(["one", "two"], tmp_path).rows) == 2
 
 
+def test_sweeps_are_compared_where_their_results_were_measured(tmp_path: Path) -> None:
+    """However they have learned and chosen."""
+    test = "++certify.env.kwargs.part=test"
+    write_sweep(tmp_path / "one", 3, make_certification(), "complete", test, "+env.kwargs.part=training")
+    write_sweep(tmp_path / "two", 3, make_certification(), "complete", test, "++score.env.kwargs.part=validation")
+    write_sweep(tmp_path / "three", 3, make_certification(), "complete", "++score.env.kwargs.part=test")
+    write_sweep(tmp_path / "other", 3, make_certification(), "complete", "++score.env.kwargs.part=validation")
+    assert len(compare_sweeps(["one", "two", "three"], tmp_path).rows) == 3
+    with pytest.raises(StudyError):
+        compare_sweeps(["one", "other"], tmp_path)
+
+
 def test_other_budgets_and_episodes_are_named(tmp_path: Path) -> None:
     write_sweep(tmp_path / "one", 3, make_certification())
     write_sweep(tmp_path / "two", 3, make_certification(), "complete", "budget.env_steps=5000")

@@ -67,6 +67,31 @@ def test_a_page_names_the_baselines_file(tmp_path: Path, published: int | None, 
         assert describe_baseline(now) in describe_values(now).notes[0]
 
 
+@pytest.mark.parametrize(
+    ("chosen", "measured", "keys"),
+    [
+        (None, None, set()),
+        ("validation", None, {"score.env"}),
+        ("validation", "validation", {"score.env", "certify.env"}),
+        ("validation", "test", {"score.env", "certify.env"}),
+        (None, "test", {"certify.env"}),
+    ],
+)
+def test_a_page_says_which_data_chose_the_winner(
+    tmp_path: Path, chosen: str | None, measured: str | None, keys: set[str]
+) -> None:
+    data = load_view(write_sweep(tmp_path / "s", certified=make_certification()))
+    plain = describe_verdict(data)
+    envs = {
+        group: {"env": {"kwargs": {"split": part}} if part else {}}
+        for group, part in (("score", chosen), ("certify", measured))
+    }
+    data = replace(data, settings={**data.settings, "env": {"id": "Prices-v0"}, **envs})
+    added = describe_verdict(data).removeprefix(plain)
+    assert (bool(added), "decided nothing" in added) == (bool(keys), bool(measured) and measured != chosen)
+    assert all(key in added for key in keys)
+
+
 def test_a_page_says_where_values_come_from(tmp_path: Path) -> None:
     data = load_view(write_sweep(tmp_path / "s"))
     winner = {"name": "trial 0", "trial": 0, "objective": 1.0, "origin": "portfolio"}

@@ -57,7 +57,7 @@ from rltune.driver.warm_starts import (
     find_baseline,
     note_values_outside,
 )
-from rltune.envs.changes import check_changes
+from rltune.envs.changes import check_changes, is_measured_apart
 from rltune.envs.child import Fork
 from rltune.envs.copies import make_limit_error
 from rltune.envs.facts import EnvFacts
@@ -94,7 +94,7 @@ LOCAL_LEDGER = (
 )
 
 ONE_ENV = (
-    "certify.env is not set, so that the winner is measured on the data that chose it, score.env; "
+    "the winner is measured on the data that chose it, score.env, because certify.env names no other: "
     "'certify.env={kwargs: {split: test}}' names data that decide nothing"
 )
 
@@ -608,7 +608,7 @@ def _check_evaluations(config: RunConfig, spec: EnvSpec, facts: EnvFacts) -> tup
             f"score.episodes={num_episodes}: so few episodes are noisy, and the stopping rule, best checkpoints and "
             f"the choice of the winner follow them; score.episodes={FEW_EPISODES} or more"
         )
-    if score.env and not config.certify.env:
+    if score.env and not is_measured_apart(asdict(config.env), score.env, config.certify.env):
         notes.append(ONE_ENV)
     return score, notes
 

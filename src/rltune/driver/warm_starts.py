@@ -9,6 +9,7 @@ from typing import Any
 
 from rltune.algorithms.arguments import list_arguments, locate_argument, name_arguments, values_of
 from rltune.algorithms.normalising import remove_from_values
+from rltune.config.budget import size_score
 from rltune.config.criteria import read_criteria
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import read_settings
@@ -17,7 +18,7 @@ from rltune.envs.spec import specify_env
 from rltune.errors import ConfigError, StudyError, spell
 from rltune.formatting import flatten_settings, format_number, format_value, spell_command
 from rltune.ledger.sweep_ref import LATEST, SweepRef
-from rltune.records import TrialRecord
+from rltune.records import PLATEAU, TARGET_HELD, TrialRecord
 from rltune.search.samplers import SamplerTraits
 from rltune.search.space import Space, name_values
 
@@ -25,6 +26,7 @@ FROM_SWEEPS = "searcher.from_sweeps"
 SAME = (
     *("algo.class", "env.id", "env.kwargs", "env.wrappers", "env.policies"),
     *("objective.kind", "objective.key", "objective.direction", "objective.missing"),
+    *("score.env", "score.episodes"),
 )
 """The settings that have to be equal so that the objectives of two sweeps can be compared."""
 
@@ -228,6 +230,9 @@ def _read_sweep(name: str, config: RunConfig) -> tuple[RunConfig, list[TrialReco
         before, now = theirs[section].get(setting), ours[section].get(setting)
         if key == "objective.key" and before == now is not None:  # A metric of the same name may be another number.
             before, now = (specify_env(each.env, each.objective, each.metrics).objective for each in (settings, config))
+        if key == "score.episodes":  # Played episodes act greedily, those of the training do not.
+            before, now = (size_score(each.score) for each in (settings, config))
+            now = before if bool(before) == bool(now) else now
         if before != now:
             raise ConfigError(
                 FROM_SWEEPS,
@@ -254,7 +259,8 @@ def _place_trial(record: TrialRecord, earlier: RunConfig, config: RunConfig, spa
     if any(values.get(name) != value for name, value in fixed.items()) or not space.is_fully_specified(drawn):
         return None
     budget, last_mark = config.budget.env_steps, max(record.reports, default=0)
-    is_complete = last_mark >= budget
+    has_ended = record.state == "COMPLETE" and record.stop_reason in (TARGET_HELD, PLATEAU)
+    is_complete = last_mark >= budget or has_ended
     placed = replace(
         record,
         state="COMPLETE" if is_complete else "PRUNED",

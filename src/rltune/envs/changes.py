@@ -46,6 +46,17 @@ def change_env(spec: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
     return {**spec, **changes, **{key: {**kept[key], **(changes.get(key) or {})} for key in ARGUMENTS}}
 
 
+def is_measured_apart(spec: Mapping[str, Any], score_env: Mapping[str, Any], certify_env: Mapping[str, Any]) -> bool:
+    """Return whether results are reported of another environment than the one that chooses.
+
+    Args:
+        spec: The sweep's environment as a mapping.
+        score_env: The setting ``score.env``.
+        certify_env: The setting ``certify.env``; empty if it is not set.
+    """
+    return bool(certify_env) and change_env(spec, certify_env) != change_env(spec, score_env)
+
+
 def change_spec(spec: EnvSpec, changes: Mapping[str, Any]) -> EnvSpec:
     """Return a specification with changes, as `change_env` makes them."""
     return spec_of(change_env(spec.to_dict(), changes)) if changes else spec

@@ -10,6 +10,7 @@ from typing import Any
 
 from rltune.certification.result import Certification
 from rltune.config.schema import ObjectiveConfig
+from rltune.envs.changes import change_spec
 from rltune.envs.objective import Objective
 from rltune.envs.spec import spec_of
 from rltune.errors import StudyError, clean_text
@@ -158,7 +159,7 @@ def compare_sweeps(
         raise StudyError("names no sweep", "two or more sweeps", spell_command("list"), key="sweeps", value=[])
     folders = [SweepRef.of(sweep, output_dir, storage).folder("sweeps") for sweep in sweeps]
     compared = [load_view(folder, ledger_url) for folder in folders]
-    allowed = "sweeps on one environment: the same env.id, env.kwargs and env.wrappers"
+    allowed = "sweeps on one environment: the same env.id, env.kwargs and env.wrappers, with certify.env or score.env"
     _require_equal(compared, "is on", "on ", [_describe_env(view) for view in compared], allowed)
     objectives = [_describe_objective(view) for view in compared]
     _require_equal(compared, "has objective", "", objectives, "sweeps with one objective")
@@ -188,8 +189,9 @@ def _require_equal(compared: Sequence[SweepView], verb: str, link: str, values: 
 
 
 def _describe_env(view: SweepView) -> str:
-    """Describe what `EnvSpec.digest` tells apart in a sweep's environment: its id, arguments and wrappers."""
-    spec = spec_of(view.settings["env"])
+    """Describe what `EnvSpec.digest` tells apart where a sweep's results were measured: id, arguments, wrappers."""
+    certify, score = ((view.settings.get(group) or {}).get("env") for group in ("certify", "score"))
+    spec = change_spec(spec_of(view.settings["env"]), certify or score or {})
     wrappers = [{"entry_point": each.get("entry_point"), "kwargs": each.get("kwargs") or {}} for each in spec.wrappers]
     settings = {"env.kwargs": dict(spec.kwargs), "env.wrappers": wrappers}
     return " ".join(

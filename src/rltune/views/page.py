@@ -11,6 +11,7 @@ from typing import Any
 
 from rltune.algorithms.arguments import name_arguments, values_of
 from rltune.certification.description import MAX_METRICS, describe_result, explain_table, make_table
+from rltune.envs.changes import is_measured_apart
 from rltune.envs.searched import is_of_env
 from rltune.envs.spec import EPISODE
 from rltune.errors import RltuneError, spell
@@ -232,12 +233,12 @@ def _explain_scores(view: SweepView) -> str:
 
 def _explain_data(settings: Mapping[str, Any]) -> str:
     """Say on which data the winner was chosen and on which it was measured; empty if all is of one environment."""
-    chosen, measured = ((settings.get(group) or {}).get("env") for group in ("score", "certify"))
-    if measured:
+    chosen, measured = ((settings.get(group) or {}).get("env") or {} for group in ("score", "certify"))
+    if is_measured_apart(settings.get("env") or {}, chosen, measured):
         chose = f"score.env={spell(chosen)} chose it" if chosen else "the training's environment chose it"
         return f" Its results are of certify.env={spell(measured)}, which decided nothing: {chose}."
     if chosen:
-        return f" It was measured on the data that chose it, score.env={spell(chosen)}, because certify.env is not set."
+        return f" It was measured on the data that chose it, score.env={spell(chosen)}: certify.env names no other."
     return ""
 
 
