@@ -195,8 +195,8 @@ def _list_values(algo: Mapping[str, Any], space: Space) -> Iterator[tuple[str, A
     for name, value in space.fixed.items():
         yield f"space.{name}", value, None
     for dimension in space.dimensions:
-        for value in dimension.args if dimension.kind == "choice" else dimension.ends():
-            yield f"space.{dimension.name}", value, [dimension.kind, *dimension.args]
+        for value in space.list_marks(dimension.name):
+            yield f"space.{dimension.name}", value, dimension.form
 
 
 def _is_schedule(value: Any) -> bool:

@@ -116,10 +116,10 @@ def _check_encoder(algo: Mapping[str, Any], space: Space, row: Capabilities, sev
         if path[0] != ENCODER_KWARGS or read_argument(algo, ("rl_module", *path)) is not None:
             continue
         if in_file in dimension.when.get(ENCODER, (in_file,)):
-            value = format_value(dimension.ends()[0])
+            value = format_value(space.list_marks(dimension.name)[0])
             raise ConfigError(
                 f"space.{dimension.name}",
-                [dimension.kind, *dimension.args],
+                dimension.form,
                 ": the baseline has no value for it",
                 "a value in the algo's settings, or a condition that the baseline does not meet: "
                 f"[when,{{{ENCODER}: module:Class}},[...]]",

@@ -30,7 +30,7 @@ FREELY_CHANGEABLE = (
     *ENDURANCE,
 )
 # The groups and settings of a sweep that conf/resume.yaml has, too.
-RESUME_KEYS = ("budget", "certify", "cluster", "env", "failures", "notify", "storage", "study", "tracking")
+RESUME_KEYS = ("budget", "certify", "cluster", "env", "failures", "notify", "space", "storage", "study", "tracking")
 WALL_TIME = "budget.wall_time_s"  # Each command starts its wall time anew, so it may be smaller than before.
 INCREASE_ONLY = ("budget.trials", "budget.total_env_steps", "certify.top", "certify.seeds")
 

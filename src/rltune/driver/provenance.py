@@ -11,8 +11,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rltune.config.settings_file import format_settings
+from rltune.config.settings_file import format_settings, load_settings
+from rltune.driver.requests.inbox import describe_user
 from rltune.errors import ConfigError
+from rltune.formatting import flatten_settings
 from rltune.ledger.sweep_folder import SWEEP_LOGGER
 
 if TYPE_CHECKING:
@@ -49,6 +51,19 @@ def record_start(
         )
     versions = " ".join(f"{name}=={version}" for name, version in list_versions().items())
     logging.getLogger(SWEEP_LOGGER).info("%s\n  %s", ledger.sweep().command or "from Python", versions)
+
+
+def record_changed_space(ledger: Ledger, settings: Mapping[str, Any]) -> None:
+    """Record in the ledger which ranges a resume has changed, and from which trial on they are searched.
+
+    Args:
+        ledger: The sweep's ledger, with the settings of its last driver.
+        settings: The settings without logins of this driver.
+    """
+    before = dict(flatten_settings(load_settings(ledger.sweep().config or "").get("space") or {}))
+    changed = {name: form for name, form in flatten_settings(settings["space"]) if before.get(name, form) != form}
+    if changed:
+        ledger.change_space(changed, describe_user(), format_settings(settings))
 
 
 def describe_environment(facts: EnvFacts | None) -> dict[str, str]:
