@@ -284,7 +284,8 @@ def test_an_argument_is_refused_while_another_has_it_unread(algo, name, path, va
 def test_a_searched_one_is_refused_unless_a_trial_reads_it(algo, name, path, value, switch, on):
     typed, argument = algo(name), path.rpartition(".")[2]
     set_in(typed, path, value)
-    space = {argument: ["choice", value, None if isinstance(value, str) else value * 0.5]}
+    half = value // 2 if isinstance(value, int) and not isinstance(value, bool) else None
+    space = {argument: ["choice", value, None if isinstance(value, str) else half or value * 0.5]}
     with pytest.raises(ConfigError) as refused:
         check_values(typed, build_search_space(typed, space))
     assert refused.value.fix.endswith(f"~space.{argument}")

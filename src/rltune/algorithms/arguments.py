@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rltune.algorithms.rllib_source import list_keywords
+from rltune.algorithms.rllib_source import MODEL_CONFIG, REPLAY_MODULE, list_keywords, list_whole_numbers
 from rltune.config.bounds import Bounds
 from rltune.config.capabilities import (
     REPLAY_BUFFERS,
@@ -22,7 +22,7 @@ from rltune.config.settings_file import load_settings
 from rltune.config.validation import check_normalise
 from rltune.errors import ABSENT, ConfigError, choices, nearest, spell
 from rltune.formatting import flatten_settings, format_value
-from rltune.search.dimensions import KINDS, guess_kind
+from rltune.search.dimensions import KINDS, guess_kind, holds_float, round_all
 from rltune.search.space import Space, parse_space
 
 Path = tuple[str, ...]  # The nested keys of an argument in an algo file, such as ("training", "lr").
@@ -176,6 +176,7 @@ def check_values(algo: Mapping[str, Any], space: Space, row: Capabilities) -> No
         ConfigError: Names the first of them, what is allowed and what to type.
     """
     check_unread(algo, space, row)
+    _check_whole_numbers(algo, space, row)
     for key, value, written in _list_values(algo, space):
         name = key.rpartition(".")[2]
         check_argument(key, value, written)
@@ -197,6 +198,47 @@ def _list_values(algo: Mapping[str, Any], space: Space) -> Iterator[tuple[str, A
     for dimension in space.dimensions:
         for value in space.list_marks(dimension.name):
             yield f"space.{dimension.name}", value, dimension.form
+
+
+def _check_whole_numbers(algo: Mapping[str, Any], space: Space, row: Capabilities) -> None:
+    """Refuse floats for arguments that RLlib's source annotates as integers, which would fail in some trial."""
+    shipped = read_shipped(algo, row)
+    parameters = {locate_argument(algo, name): name for name in space.names}
+    dimensions = {dimension.name: dimension for dimension in space.dimensions}
+    for path in (path for paths in list_arguments(algo).values() for path in paths):
+        parameter, in_file = parameters.get(path, ""), read_argument(algo, path)
+        dimension, fixed = dimensions.get(parameter), space.fixed.get(parameter)
+        # What rltune ships as a float is one. So the source is read for few arguments.
+        if isinstance(read_argument(shipped, path), float) or not (
+            holds_float(in_file) or holds_float(fixed) or (dimension and not dimension.is_whole)
+        ):
+            continue
+        if not _is_whole_number(algo, path):
+            continue
+        key, value, advised = f"algo.{'.'.join(path)}", in_file, format_value(round_all(in_file))
+        if not holds_float(in_file):
+            key, value, advised = f"space.{parameter}", fixed, format_value(round_all(fixed))
+            if dimension:
+                value, advised = dimension.form, spell(dimension.to_whole())
+        raise ConfigError(
+            key, value, f": {path[-1]} is a whole number", "a whole number, without a point", f"{key}={advised}"
+        )
+
+
+def _is_whole_number(algo: Mapping[str, Any], path: Path) -> bool:
+    """Return whether an argument is annotated as a whole number in the source of the class that takes it."""
+    *sections, name = path
+    target = str(algo["class"])
+    section: str | None = sections[0]
+    if tuple(sections) == _REPLAY:
+        target, section = str(read_argument(algo, (*_REPLAY, "type"))), "__init__"
+        target = target.replace("ray.rllib.utils.replay_buffers.", "") if target.startswith("ray.") else target
+        target = target if _is_own_class(target) else f"{REPLAY_MODULE}:{target}"
+    elif sections == ["rl_module", "model_config"]:
+        target, section = MODEL_CONFIG, None
+    elif len(sections) != 1 or section == "rl_module":
+        return False
+    return ":" in target and name in list_whole_numbers(target, section)
 
 
 def _is_schedule(value: Any) -> bool:

@@ -209,7 +209,7 @@ class Dimension:
     def is_whole(self) -> bool:
         """Whether each number that is drawn is an integer."""
         values = (*self.before, *self.after, *(self.args if self.kind == "choice" else ()))
-        if any(isinstance(value, float) for value in values):
+        if any(map(holds_float, values)):
             return False
         return self.kind == "choice" or KINDS[self.kind].integer or self._has_whole_steps()
 
@@ -217,6 +217,21 @@ class Dimension:
         return self.kind == "quniform" and all(
             isinstance(arg, int | float) and arg == int(arg) for arg in (self.args[0], self.args[2])
         )
+
+    def to_whole(self) -> list[Any]:
+        """Return the form of a range or choice of whole numbers that is closest to this one, for advice."""
+        if self.kind == "choice":
+            values = [round_all(value) for value in self.args]
+            return ["choice", *(value for place, value in enumerate(values) if value not in values[:place])]
+        low, high, *step = self.args
+        low, high = (
+            end if isinstance(end, str) else int(turn(end)) for end, turn in ((low, math.ceil), (high, math.floor))
+        )
+        kind = "lograndint" if self.kind == "loguniform" and (isinstance(low, str) or low > 0) else "randint"
+        if not isinstance(low, str) and not isinstance(high, str):
+            high = max(low, high)
+        form = [kind, low, high, *(max(1, round(each)) for each in step)]
+        return [OR, *round_all(self.before), form, *round_all(self.after)] if self.before or self.after else form
 
     def given(self, values: Mapping[str, Any]) -> Dimension:
         """Return this parameter with the range that it has in a trial: numbers in the place of names.
@@ -419,6 +434,18 @@ class Dimension:
 
     def __str__(self) -> str:
         return f"{format_yaml_value(self.form)} {self.condition}".rstrip()
+
+
+def holds_float(value: Any) -> bool:
+    """Return whether a value is a float, or a list with one in it."""
+    return isinstance(value, float) or (isinstance(value, list | tuple) and any(map(holds_float, value)))
+
+
+def round_all(value: Any) -> Any:
+    """Round a float, and the floats in a list."""
+    if isinstance(value, list | tuple):
+        return [round_all(part) for part in value]
+    return round(value) if isinstance(value, float) else value
 
 
 def _is_same(value: Any, other: Any) -> bool:
