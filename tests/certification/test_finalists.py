@@ -45,7 +45,7 @@ def entry(sweep: Path, number: int, state: str = "COMPLETE") -> TrialRecord:
 
     state_then = {"env_steps": 100, "objective": BELIEVED[number]}
     record = write_checkpoint(sweep, f"trials/{number}", "best", state_then, fill)
-    return TrialRecord(number, state, {}, {100: BELIEVED[number]}, checkpoint=record)
+    return TrialRecord(number, state, {"n": number}, {100: BELIEVED[number]}, checkpoint=record)
 
 
 Play = Callable[..., Any]
@@ -365,3 +365,9 @@ def test_finalists_act_by_sampling_where_that_is_better(tmp_path: Path, lines: l
     assert played == [tmp_path / "kept"] * 2, "to choose, and to measure"
     assert (describe_winner(winner, tmp_path, []) or {})["acting"] == decision
     assert any("-12" in line and "-200" in line for line in lines)
+
+
+def test_a_configuration_is_a_finalist_once(tmp_path):
+    """field/environments 43: a small space has several trials of one configuration."""
+    entries = [replace(entry(tmp_path, number), params={"n": number % 2}) for number in range(4)]
+    assert [each.trial for each in rank_finalists(open_store(tmp_path), entries, Direction.MAX)] == [2, 1]

@@ -52,10 +52,13 @@ def parse_config(raw: DictConfig | Mapping[str, Any]) -> RunConfig:
 def _widen_ranges(config: RunConfig) -> RunConfig:
     """Replace search ranges by the wider ones in a file of conf/tuned, unless the user has changed them.
 
+    A range that ends at another parameter, or at which another one ends, stays: no value of one would fit the other's.
+
     Raises:
         ConfigError: An entry is no pair of a range and a wider one.
     """
     space = dict(config.space)
+    bounds = {name: set(_list_words(form)) for name, form in flatten_settings(space)}
     for name, pair in config.wider.items():
         if not isinstance(pair, list) or len(pair) != 2:
             raise ConfigError(
@@ -65,9 +68,19 @@ def _widen_ranges(config: RunConfig) -> RunConfig:
                 "[the space's range, a wider one]",
                 "see conf/tuned/ppo_acrobot.yaml",
             )
-        if space.get(name) == pair[0]:
+        is_bound = bounds.get(name, set()) & space.keys() or any(name in words for words in bounds.values())
+        if space.get(name) == pair[0] and not is_bound:
             space[name] = pair[1]
     return replace(config, space=space, wider={})
+
+
+def _list_words(form: Any) -> Iterator[str]:
+    """Yield the words in a form of a range, the names of other parameters at its ends among them."""
+    for part in form if isinstance(form, list) else ():
+        if isinstance(part, str):
+            yield part
+        else:
+            yield from _list_words(part)
 
 
 def to_typed(schema: type[T], raw: DictConfig | Mapping[str, Any]) -> T:

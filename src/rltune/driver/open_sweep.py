@@ -86,7 +86,7 @@ def make_sweep(plan: Plan, invocation: Invocation, ledger: Ledger, share: Share,
     retention = Retention(store, ledger.require_ownership)
     ledger.judge_by(plan.criteria)
     if plan.resumed:
-        record_changed_space(ledger, plan.settings)
+        plan = plan.with_notes(*record_changed_space(ledger, plan.settings))
         plan = plan.with_notes(*recover_trials(ledger, rule, plan.budget.env_steps))
         # A killed driver may have saved checkpoints without recording them in the ledger.
         retention.drop_unnamed([*ledger.trials.records(), *ledger.runs.records()])

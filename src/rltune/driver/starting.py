@@ -36,6 +36,7 @@ from rltune.ledger.handover import is_stored, read_stored_history
 from rltune.ledger.sweep_folder import is_half_made, make_resume_command
 from rltune.ledger.sweep_ref import SweepRef
 from rltune.records import RETRY
+from rltune.search.dimensions import CONTINUOUS
 from rltune.search.samplers import find_known_traits
 from rltune.secrets import lacks_login, reveal
 
@@ -272,18 +273,15 @@ def _check_changed_space(name: str, begun: RunConfig, wanted: RunConfig, changes
                 fix,
             )
     traits = find_known_traits(wanted.searcher.kind)
-    for parameter, dimension in now.items() if traits is not None and traits.is_grid else ():
-        before = searched[parameter]
-        if (
-            before.bounds
-            or dimension.bounds
-            or not set(map(str, before.list_values())) <= set(map(str, dimension.list_values()))
-        ):
+    for parameter, _ in flatten_settings(changes) if traits is not None and traits.is_grid else ():
+        before, dimension = searched[parameter], now[parameter]
+        is_listed = not (before.bounds or dimension.bounds or {before.kind, dimension.kind} & {*CONTINUOUS})
+        if not (is_listed and all(value in dimension.list_values() for value in before.list_values())):
             raise ConfigError(
                 f"space.{parameter}",
                 dimension.form,
                 f": the grid of {name} has other values of it: {before}",
-                "a range with these values and more",
+                "a list or range with these values and more",
                 other,
             )
 

@@ -395,6 +395,11 @@ class Dimension:
             return below[-number - 1]
         return above[number - last - 1] if number > last else self._convert(axis.low + number * axis.step)
 
+    @property
+    def num_marks(self) -> int:
+        """The number of the values that `list_marks` returns, whatever the other parameters' values are."""
+        return len(self.args) if self.kind == "choice" else 2 + len(self.before) + len(self.after)
+
     def list_marks(self) -> list[Any]:
         """List the values at which a trial may differ in kind: all choices; or the ends and the values beside them."""
         if self.kind == "choice":

@@ -237,7 +237,7 @@ class Space:
             points += [self._find_point(side, dimension, side) for dimension in self.dimensions if dimension.when]
         for dimension in self.dimensions:
             # What lies between the first and the last mark is no end, but each may be invalid in its own way.
-            points += [self._find_point(0, dimension, mark) for mark in range(1, len(dimension.list_marks()) - 1)]
+            points += [self._find_point(0, dimension, mark) for mark in range(1, dimension.num_marks - 1)]
         drawable = [point for point in points if point is not None]
         return [point for index, point in enumerate(drawable) if point not in drawable[:index]]
 
