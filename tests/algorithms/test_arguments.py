@@ -421,3 +421,12 @@ def test_a_modules_overrides_make_no_argument_ambiguous(algo):
     made = algo()
     made["rl_module"]["algorithm_config_overrides_per_module"] = {"shared": {"lr": 1e-3}}
     assert locate_argument(made, "lr") == ("training", "lr")
+
+
+@pytest.mark.parametrize("raw", [{"clip_param": {"min": 0.1, "max": 0.4}}, {"lr": {"values": [1e-4, 1e-3]}}])
+def test_a_range_of_another_tool_in_a_file_is_refused(algo, raw):
+    """field/evaluation 13, as a file or a script of Python has it."""
+    with pytest.raises(ConfigError) as refused:
+        build_search_space(algo(), raw)
+    assert refused.value.key == f"space.{next(iter(raw))}"
+    assert refused.value.fix in ("space.clip_param=[uniform,0.1,0.4]", "space.lr=[choice,0.0001,0.001]")

@@ -22,7 +22,14 @@ from rltune.config.settings_file import load_settings
 from rltune.config.validation import check_normalise
 from rltune.errors import ABSENT, ConfigError, choices, nearest, spell
 from rltune.formatting import flatten_settings, format_value
-from rltune.search.dimensions import KINDS, guess_kind, holds_float, round_all
+from rltune.search.dimensions import (
+    KINDS,
+    guess_kind,
+    holds_float,
+    make_mapping_error,
+    round_all,
+    translate_mapping,
+)
 from rltune.search.space import Space, parse_space
 
 Path = tuple[str, ...]  # The nested keys of an argument in an algo file, such as ("training", "lr").
@@ -124,6 +131,7 @@ def build_search_space(algo: Mapping[str, Any], raw: Mapping[str, Any]) -> Space
         ConfigError: As `rltune.search.space.parse_space`, or an argument is misspelt, or its values would need
             different shares of the machine.
     """
+    _refuse_mappings(raw)
     arguments, raw = list_arguments(algo), dict(flatten_settings(raw))
     for name, form in raw.items():
         if name.startswith(f"{ENCODER_KWARGS}."):
@@ -147,6 +155,15 @@ def build_search_space(algo: Mapping[str, Any], raw: Mapping[str, Any]) -> Space
             )
     unambiguous = tuple(name for name, paths in arguments.items() if len(paths) == 1)
     return parse_space(raw, values_of(algo, unambiguous))
+
+
+def _refuse_mappings(raw: Mapping[str, Any], above: str = "") -> None:
+    """Refuse ranges in the form of other tools, ``{min: 0.1, max: 0.4}``, with what to type in their place."""
+    for name, value in raw.items():
+        if isinstance(value, Mapping):
+            if str(name) not in (ENCODER_KWARGS, "kwargs") and translate_mapping(value) is not None:
+                raise make_mapping_error(f"{above}{name}", value)
+            _refuse_mappings(value, f"{above}{name}.")
 
 
 def values_of(algo: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:

@@ -27,6 +27,16 @@ CONTINUOUS = ("uniform", "loguniform", "one_minus_loguniform")
 
 
 OR = "or"  # [or, value, range] or [or, range, value] adds a value at an end of a range.
+FOREIGN: Mapping[str, tuple[str, ...]] = {
+    "low": ("min", "low", "lower", "minimum", "min_value"),
+    "high": ("max", "high", "upper", "maximum", "max_value"),
+    "ends": ("bounds", "range"),
+    "values": ("values", "value", "choices", "categories", "grid_search", "sequence"),
+    "step": ("q", "step", "step_size"),
+    "log": ("log", "log_scale"),
+    "word": ("distribution", "type", "value_type", "name", "scale"),
+}
+"""The keys of mappings with which Weights & Biases, Optuna, Ray, Ax and others write ranges, by what they mean."""
 NO_VALUES: Mapping[str, Any] = MappingProxyType({})
 SHARE = 1 / 5  # The width of a value beside a continuous range, as a fraction of the range's.
 PLACE_DIGITS = 12  # A value at a place in a range has so many digits, so that it does not depend on rounding errors.
@@ -586,6 +596,50 @@ def _unknown_kind_error(name: str, kind: str, args: tuple[Any, ...]) -> ConfigEr
         fix = f"space.{name}={spell([close, *fitting])}"
     allowed = answer.note or choices(kind, [*KINDS, OR, WHEN], close)
     return ConfigError(f"space.{name}", [kind, *args], f": unknown kind '{kind}'", allowed, fix)
+
+
+def translate_mapping(mapping: Mapping[str, Any]) -> Any:
+    """Translate a range in the form of another tool, ``{min: 0.1, max: 0.4}``, to a range of ours, for advice.
+
+    Returns:
+        The range, or the one value that it has; None if it is no range of another tool.
+    """
+    words = {str(word).lower(): value for word, value in mapping.items()}
+    if not words or not words.keys() <= {word for row in FOREIGN.values() for word in row}:
+        return None
+    if any(isinstance(value, list | tuple) and value and value[0] in (*KINDS, OR, WHEN) for value in words.values()):
+        return None  # A parameter of this name has a range.
+    meant = {role: next((words[word] for word in row if word in words), None) for role, row in FOREIGN.items()}
+    values, step = meant["values"], meant["step"]
+    if values is not None:
+        return ["choice", *values] if isinstance(values, list | tuple) else values
+    low, high = meant["ends"] if isinstance(meant["ends"], list | tuple) and len(meant["ends"]) == 2 else (None, None)
+    ends: list[Any] = [meant["low"] if low is None else low, meant["high"] if high is None else high]
+    if not all(isinstance(end, int | float) and not isinstance(end, bool) for end in ends) or ends[0] >= ends[1]:
+        return None
+    text = " ".join(str(words[word]).lower() for word in FOREIGN["word"] if word in words)
+    if all(isinstance(end, int) for end in ends) and "float" not in text:
+        is_step = isinstance(step, int) and step > 1
+        kind = "lograndint" if (meant["log"] or "log" in text) and ends[0] > 0 else "randint"
+        return [kind, *ends, step] if is_step and kind == "randint" else [kind, *ends]
+    if meant["log"] or "log" in text:
+        return ["loguniform" if ends[0] > 0 else "uniform", *ends]
+    if isinstance(step, int | float) and step > 0:
+        return ["quniform", *ends, step]
+    return ["uniform" if "uniform" in text or meant["log"] is False else guess_kind([*map(float, ends)]), *ends]
+
+
+def make_mapping_error(name: str, mapping: Mapping[str, Any]) -> ConfigError:
+    """Make the error for a range in the form of another tool, with the list to type in its place."""
+    form = translate_mapping(mapping)
+    form = ["loguniform", *KINDS["loguniform"].example] if form is None else form
+    return ConfigError(
+        f"space.{name}",
+        dict(mapping),
+        ": a range is no mapping but a list",
+        "[kind, ...], such as [loguniform,0.0001,0.01]; see docs/search-spaces.md",
+        f"space.{name}={spell(form)}",
+    )
 
 
 def guess_kind(values: Sequence[float]) -> str:
