@@ -200,3 +200,12 @@ def test_a_resume_tries_first_what_only_now_is_in_the_space(make_search: Callabl
     second = make_search(6, warm, space=("lr=[loguniform,1e-5,1e-2]", "num_epochs=[choice,5,10,20]"))
     assert [each.origin for each in second.run()] == ["warm_start", "searcher", "searcher"]
     assert second.ledger.trials.record(3).params == {"lr": 3e-4, "num_epochs": 20}
+
+
+def test_a_trial_after_other_ranges_is_not_an_enqueued_one(make_search: Callable[..., Search]) -> None:
+    first = make_search(3, space=("lr=[loguniform,1e-5,1e-2]",))
+    begin(first, 2)
+    first.ledger.close()
+    second = make_search(3, space=("lr=[loguniform,1e-4,1e-2]",))
+    second.run()
+    assert second.ledger.trials.record(2).enqueued_by is None
