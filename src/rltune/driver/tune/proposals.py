@@ -86,6 +86,9 @@ class SearchProposals:
         enqueued = self._inbox.find_enqueued()
         if enqueued:
             given, origin = plan.encode_request(enqueued.payload), ENQUEUED
+            labels = {dimension.name: dimension.label for dimension in plan.space.dimensions}
+            if outside := [name for name in enqueued.payload if labels.get(name) not in given and name in labels]:
+                self._note(f"trial {number}: {', '.join(outside)} as enqueued is no longer in the space, and is drawn")
         else:
             tried = [record.params for record in self.table.records()] if self._has_changed_space else ()
             given, origin = plan.fixed_values(number - self._num_enqueued, tried)
