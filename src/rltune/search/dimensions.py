@@ -353,7 +353,8 @@ class Dimension:
         """
         if self.kind == "choice":
             raw = pack_value(value)
-            self.distribution().to_internal_repr(raw)  # If it is not among the choices, Optuna raises ValueError here.
+            if raw not in map(pack_value, self.args):  # Optuna, which imports slowly, is not needed to say so.
+                raise ValueError(f"{self.name}={value} is outside {self}")
             return raw
         dimension = self.given(values)
         quantity = dimension._find_quantity(value)
