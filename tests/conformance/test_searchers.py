@@ -298,7 +298,7 @@ def test_a_thousand_draws_obey_each_bound(begin):
     search = begin(space=parse_space({name: GRAMMAR[name] for name in names}))
     run(search, 5 if begin.name == "gp" else 12)
     drawn = []
-    for number in range(50 if begin.name == "gp" else 1000):
+    for number in range(100 if begin.name == "gp" else 1000):
         sampler = build_sampler(begin.kind, search.args, number, False, 0)
         # As a proposal, but without a trial in the study for each, which would make the later ones slow.
         study = optuna.create_study(sampler=sampler)

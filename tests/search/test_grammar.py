@@ -50,6 +50,20 @@ def write(kind, args, sides):
     return ["or", *before, [kind, *args], *after] if before or after else [kind, *args]
 
 
+def pick(distribution, place):
+    """What a sampler may draw, at a place between 0 and 1 of a distribution."""
+    if not hasattr(distribution, "low"):
+        return distribution.choices[1]
+    low, high = distribution.low, distribution.high
+    quantity = low + place * (high - low)
+    if distribution.log:
+        quantity = min(max(math.exp(math.log(low) + place * (math.log(high) - math.log(low))), low), high)
+    if distribution.step is None:
+        return quantity
+    stepped = low + distribution.step * round((quantity - low) / distribution.step)
+    return int(stepped) if isinstance(distribution.step, int) else min(stepped, high)
+
+
 def equal(left, right):
     return left == right and isinstance(left, bool) == isinstance(right, bool)
 
@@ -67,19 +81,7 @@ def test_what_is_drawn_comes_back_as_it_was(form, place, at_name):
         raw = {"p": ["choice", args[0], top, args[1]], "x": write(kind, [args[0], "p", *args[2:]], sides)}
     space = parse_space(raw)
 
-    def suggest(label, distribution):
-        if not hasattr(distribution, "low"):
-            return distribution.choices[1]
-        low, high = distribution.low, distribution.high
-        quantity = low + place * (high - low)
-        if distribution.log:
-            quantity = min(max(math.exp(math.log(low) + place * (math.log(high) - math.log(low))), low), high)
-        if distribution.step is None:
-            return quantity
-        stepped = low + distribution.step * round((quantity - low) / distribution.step)
-        return int(stepped) if isinstance(distribution.step, int) else min(stepped, high)
-
-    drawn = space.draw(suggest)
+    drawn = space.draw(lambda label, distribution: pick(distribution, place))
     values = space.decode(drawn)
     again = space.encode(values)
     assert again.keys() == drawn.keys()
@@ -212,6 +214,8 @@ def test_counting_ends_where_there_are_enough():
         ({"batch": ["or", ["pow2", 32, 64], None], "mini": ["pow2", 32, "batch"]}, "~space.mini"),
         ({"batch": ["choice", "auto", 64], "mini": ["pow2", 32, "batch"]}, "~space.mini"),
         ({"batch": 16, "mini": ["pow2", 32, "batch"]}, "space.mini=[pow2,16,batch]"),
+        ({"batch": "auto", "mini": ["pow2", 32, "batch"]}, "~space.mini"),
+        ({"batch": None, "n": ["randint", 1, 5], "mini": ["randint", "n", "batch"]}, "~space.mini"),
         ({"a": ["uniform", 0.5, 2], "b": ["uniform", 1, 3], "x": ["uniform", "a", "b"]}, "space.x=[uniform,a,b]"),
     ],
 )
@@ -325,3 +329,15 @@ def test_trials_of_former_ranges_are_placed_in_the_new_ones():
     assert wider.place({"n": 64}, {"log2(n)": 6}) == {"n": (64, wider.distributions()["n"])}
     assert wider.place({"n": 128}, {"log2(n)": 7}) is None
     assert now.place({"n": 128, "batch": 64}, {"log2(n)": 7}) is None
+
+
+@QUICK
+@given(forms(), forms(), st.floats(0, 1))
+def test_a_former_draw_is_one_of_the_new_range_or_none(former, now, place):
+    """A resume may have any other range: what the study gets lies in it and has the trial's value."""
+    before, after = (parse_space({"x": write(*form)}) for form in (former, now))
+    drawn = before.draw(lambda label, each: pick(each, place))
+    placed = after.place(before.decode(drawn), drawn)
+    for label, (raw, distribution) in (placed or {}).items():
+        assert distribution._contains(distribution.to_internal_repr(raw))
+        assert equal(after.decode({label: raw})["x"], before.decode(drawn)["x"])

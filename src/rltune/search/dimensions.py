@@ -653,6 +653,14 @@ def guess_kind(values: Sequence[float]) -> str:
     return "loguniform" if low > 0 and high >= 10 * low else "uniform"
 
 
+def is_on_range(raw: Any, distribution: Any) -> bool:
+    """Return whether a quantity is one that an Optuna distribution of numbers has; a choice is always one."""
+    if not hasattr(distribution, "low"):
+        return True
+    steps = (raw - distribution.low) / (distribution.step or math.inf)
+    return bool(distribution.low <= raw <= distribution.high and abs(steps - round(steps)) < 1e-8)
+
+
 def pack_value(value: Any) -> Any:
     """Return a choice in a type that Optuna can store; lists and mappings become JSON text."""
     return value if isinstance(value, SCALARS) else json.dumps(value)

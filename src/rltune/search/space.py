@@ -23,7 +23,7 @@ from rltune.search.conditions import (
     unknown_parent_error,
     unreachable_value_error,
 )
-from rltune.search.dimensions import CONTINUOUS, KINDS, NO_VALUES, OR, Dimension, parse_range
+from rltune.search.dimensions import CONTINUOUS, KINDS, NO_VALUES, OR, Dimension, is_on_range, parse_range
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -140,8 +140,17 @@ class Space:
         encoded = self.encode(values)
         if not self.is_fully_specified(encoded):
             return None
-        is_current = drawn.keys() == encoded.keys() and self.decode(drawn).items() >= values.items()
         distributions = self.distributions(values)
+        # Only what was drawn tells a sampler the place in a range; a value may stand for several.
+        is_current = (
+            drawn.keys() == encoded.keys()
+            and all(
+                is_on_range(drawn[label], distribution)
+                for label, distribution in distributions.items()
+                if label in drawn
+            )
+            and self.decode(drawn).items() >= values.items()
+        )
         return {label: (drawn[label] if is_current else raw, distributions[label]) for label, raw in encoded.items()}
 
     def check_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -415,15 +424,15 @@ def _resolve_bounds(dimension: Dimension, searched: Mapping[str, Dimension], con
     Raises:
         ConfigError: A parameter at an end of the range has no number, or the range is then empty.
     """
-    args = tuple(
-        constant.get(arg) if arg in dimension.bounds and arg not in searched else arg for arg in dimension.args
-    )
-    resolved = replace(dimension, args=args)
+    named = {name: constant.get(name) for name in dimension.bounds if name not in searched}
+    if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in named.values()):
+        raise _make_empty_error(dimension, constant, "its end is no number")
+    resolved = replace(dimension, args=tuple(named.get(arg, arg) for arg in dimension.args))
     # A parent with a condition has the value of the algorithm's file in trials in which it is not drawn.
     elsewhere = {name: constant.get(name) for name in resolved.bounds if searched[name].when}
     if not resolved.bounds and dimension.bounds:
         try:
-            return replace(dimension, elsewhere=constant).given(NO_VALUES)
+            return dimension.given(constant)
         except ValueError as error:
             raise _make_empty_error(dimension, constant, str(error)) from None
     is_coarse = any(not searched[name].is_whole for name in resolved.bounds)
