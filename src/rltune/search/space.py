@@ -427,7 +427,9 @@ def _resolve_bounds(dimension: Dimension, searched: Mapping[str, Dimension], con
     named = {name: constant.get(name) for name in dimension.bounds if name not in searched}
     if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in named.values()):
         raise _make_empty_error(dimension, constant, "its end is no number")
-    resolved = replace(dimension, args=tuple(named.get(arg, arg) for arg in dimension.args))
+    resolved = replace(
+        dimension, args=tuple(named.get(arg, arg) if isinstance(arg, str) else arg for arg in dimension.args)
+    )
     # A parent with a condition has the value of the algorithm's file in trials in which it is not drawn.
     elsewhere = {name: constant.get(name) for name in resolved.bounds if searched[name].when}
     if not resolved.bounds and dimension.bounds:
