@@ -23,7 +23,6 @@ from rltune.formatting import spell_command
 from rltune.other_tools import Answer, find_answer
 
 _SEVERAL = re.compile("Ambiguous value|Error resolving interpolation|Sweep parameters|In '.*Could not load")
-_NUMBER = re.compile(r"(?<![\w.])[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 NAMED_GROUPS = ("experiment", "tuned", "portfolio", "recipe")  # Config groups that have no class in the schema.
 # Hydra's flags. Settings that are typed with dashes are refused.
 FLAGS = {
