@@ -316,7 +316,8 @@ _KINDS = {
     **_replace("grid_search", "choices; with searcher=grid, all are tried", "space.{name}=[choice,{value}]"),
     **_replace(
         "sample_from lambda",
-        "ranges and choices; a condition is [when, {other: value}, range], see docs/search-spaces.md",
+        "ranges, whose ends may name other parameters, and choices; a condition is [when, {other: value}, range], see "
+        "docs/search-spaces.md",
         "space.{name}=[uniform,0.1,1]",
     ),
 }

@@ -14,7 +14,7 @@ from typing import Any
 TRIALS, CERTIFY = "trials", "certify"
 """Kinds of trials, and the folders of both in a sweep's: the search's, and the certification's runs."""
 
-STOP, ENQUEUE, RETRY = "stop", "enqueue", "retry"
+STOP, ENQUEUE, RETRY, SPACE = "stop", "enqueue", "retry", "space"
 """Kinds of requests to a sweep's driver."""
 
 WHOLE_BUDGET = "whole budget"
@@ -346,8 +346,9 @@ class SweepRequest:
 
     Attributes:
         id: Its row in the ledger.
-        kind: STOP, ENQUEUE or RETRY.
-        payload: What is asked in detail: of ENQUEUE the values by name; of RETRY the numbers, by TRIALS and CERTIFY.
+        kind: STOP, ENQUEUE, RETRY or SPACE, a resume with other ranges, which the driver records itself.
+        payload: What is asked in detail: of ENQUEUE the values by name; of RETRY the numbers, by TRIALS and CERTIFY;
+            of SPACE the ranges by name.
         requested_s: When, in seconds of the epoch.
         requested_by: Who, ``maria@host`` or ``trial 7``.
         taken_s: When a driver has seen to it; None before.

@@ -285,7 +285,8 @@ def test_an_argument_is_refused_while_another_has_it_unread(algo, name, path, va
 def test_a_searched_one_is_refused_unless_a_trial_reads_it(algo, name, path, value, switch, on):
     typed, argument = algo(name), path.rpartition(".")[2]
     set_in(typed, path, value)
-    space = {argument: ["choice", value, None if isinstance(value, str) else value * 0.5]}
+    half = value // 2 if isinstance(value, int) and not isinstance(value, bool) else None
+    space = {argument: ["choice", value, None if isinstance(value, str) else half or value * 0.5]}
     with pytest.raises(ConfigError) as refused:
         check_values(typed, build_search_space(typed, space))
     assert refused.value.fix.endswith(f"~space.{argument}")
@@ -469,3 +470,12 @@ def test_an_argument_of_the_environment_is_refused_with_its_name(algo, name, fix
         values_of(file, build_search_space(file, {name: ["choice", 2, 4]}).names)
     assert refused.value.key == f"space.{name}"
     assert refused.value.fix.endswith(fix)
+
+
+@pytest.mark.parametrize("raw", [{"clip_param": {"min": 0.1, "max": 0.4}}, {"lr": {"values": [1e-4, 1e-3]}}])
+def test_a_range_of_another_tool_in_a_file_is_refused(algo, raw):
+    """field/evaluation 13, as a file or a script of Python has it."""
+    with pytest.raises(ConfigError) as refused:
+        build_search_space(algo(), raw)
+    assert refused.value.key == f"space.{next(iter(raw))}"
+    assert refused.value.fix in ("space.clip_param=[uniform,0.1,0.4]", "space.lr=[choice,0.0001,0.001]")

@@ -46,7 +46,7 @@ def entry(sweep: Path, number: int, state: str = "COMPLETE") -> TrialRecord:
 
     state_then = {"env_steps": 100, "objective": BELIEVED[number]}
     record = write_checkpoint(sweep, f"trials/{number}", "best", state_then, fill)
-    return TrialRecord(number, state, {}, {100: BELIEVED[number]}, checkpoint=record)
+    return TrialRecord(number, state, {"n": number}, {100: BELIEVED[number]}, checkpoint=record)
 
 
 Play = Callable[..., Any]
@@ -443,3 +443,9 @@ def test_of_finalists_at_the_target_the_quickest_wins(tmp_path: Path, lines: lis
     assert winner is not None
     assert (winner.trial, winner.target_steps) == (2, 300)
     assert describe_winner(winner, tmp_path, entries)["target_steps"] == 300  # type: ignore[index]
+
+
+def test_a_configuration_is_a_finalist_once(tmp_path):
+    """field/environments 43: a small space has several trials of one configuration."""
+    entries = [replace(entry(tmp_path, number), params={"n": number % 2}) for number in range(4)]
+    assert [each.trial for each in rank_finalists(open_store(tmp_path), entries, Direction.MAX)] == [2, 1]

@@ -122,6 +122,8 @@ class Categorical:
         (Categorical(1, 2), "space.lr=['choice', 1, 2]"),
         (optuna.distributions.FloatDistribution(0.1, 1, log=True), "space.lr=['loguniform', 0.1, 1.0]"),
         (optuna.distributions.IntDistribution(1, 4), "space.lr=['randint', 1, 4]"),
+        (optuna.distributions.IntDistribution(5, 20, step=5), "space.lr=['randint', 5, 20, 5]"),
+        (optuna.distributions.FloatDistribution(0.5, 2.0, step=0.5), "space.lr=['quniform', 0.5, 2.0, 0.5]"),
         (optuna.distributions.CategoricalDistribution([1, 2]), "space.lr=['choice', 1, 2]"),
     ],
 )

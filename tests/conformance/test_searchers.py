@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import math
 
+import optuna
 import pytest
 from omegaconf import OmegaConf
 from search_driver import PLAIN, Driver
@@ -12,8 +14,9 @@ from search_driver import PLAIN, Driver
 from rltune.compose.composing import conf_dir
 from rltune.config.criteria import NO_CRITERIA, Criteria, parse_constraints
 from rltune.errors import ConfigError
+from rltune.ledger.optuna_study import suggest
 from rltune.records import Direction
-from rltune.search.samplers import check_sampler, check_searcher, get_traits
+from rltune.search.samplers import build_sampler, check_sampler, check_searcher, get_traits
 from rltune.search.space import parse_space
 
 FILES = {path.stem: path for path in sorted((conf_dir() / "searcher").glob("*.yaml"))}
@@ -29,6 +32,30 @@ CONDITIONAL = parse_space({"lr": ["loguniform", 1e-5, 1e-1], **FORMS})
 CONDITIONAL_GRID = parse_space({"lr": ["choice", *RATES], **FORMS})
 ONE = parse_space({"lr": ["loguniform", 1e-5, 1e-1]})
 CHOICES = parse_space({"lr": ["choice", *RATES], "hiddens": ["choice", [64, 64], [256, 256]]})
+# Each kind of the space's grammar that needs more than a plain range: steps, values beside a range, and named ends of
+# integers, floats and logarithms.
+GRAMMAR = {
+    "lr": ["loguniform", 1e-5, 1e-1],
+    "batch": ["pow2", 64, 1024],
+    "epochs": ["randint", 5, 20, 5],
+    "entropy": ["or", 0, ["loguniform", 1e-5, 1e-2]],
+    "clip": ["or", ["uniform", 0.3, 5], None],
+    "minibatch": ["pow2", 32, "batch"],
+    "steps": ["randint", 1, "batch", 3],
+    "size": ["lograndint", 1, "minibatch"],
+    "floor": ["or", ["loguniform", 1e-6, "lr"], None],
+    "share": ["uniform", 0.0, "lr"],
+    "part": ["quniform", 0, "epochs", 2.5],
+    "tail": ["one_minus_loguniform", 1e-6, "lr"],
+}
+GRID = {
+    "lr": ["choice", *RATES],
+    "batch": ["pow2", 64, 128],
+    "epochs": ["randint", 5, 10, 5],
+    "entropy": ["or", 0, ["quniform", 0.1, 0.2, 0.1]],
+    "minibatch": ["or", ["pow2", 64, "batch"], None],
+    "steps": ["randint", 61, "batch", 30],
+}
 ENDS = [{}, {"state": "PRUNED"}, {"state": "PRUNED", "diverged": True}, {"state": "FAIL"}, {}]
 
 
@@ -231,3 +258,64 @@ def test_it_proposes_after_trials_that_break_a_constraint(begin):
             search.ledger.trials.change(record.number, train_s=[10.0, 40.0][number % 2])
         search.end(record.number, "COMPLETE" if number % 4 else "PRUNED", diverged=number == 4)
     assert len({str(record.params) for record in search.ledger.trials.records()}) > 4
+
+
+RULES = {
+    "lr": lambda each: 1e-5 <= each["lr"] <= 1e-1,
+    "epochs": lambda each: each["epochs"] in (5, 10, 15, 20),
+    "entropy": lambda each: each["entropy"] == 0 or 1e-5 <= each["entropy"] <= 0.2,
+    "clip": lambda each: each["clip"] is None or 0.3 <= each["clip"] <= 5,
+    "minibatch": lambda each: each["minibatch"] is None or each["minibatch"] in (32, 64, 128, 256, 512, 1024),
+    "batch": lambda each: (each["minibatch"] or 0) <= each["batch"] <= 1024,
+    "steps": lambda each: each["steps"] <= each["batch"] and each["steps"] % 3 == 1,
+    "size": lambda each: type(each["size"]) is int and 1 <= each["size"] <= each["minibatch"],
+    "floor": lambda each: each["floor"] is None or 1e-6 <= each["floor"] <= each["lr"],
+    "share": lambda each: 0 <= each["share"] <= each["lr"],
+    "part": lambda each: each["part"] <= each["epochs"] and each["part"] % 2.5 == 0,
+    "tail": lambda each: 1 - each["lr"] - 1e-12 <= each["tail"] <= 1 - 1e-6 + 1e-12,
+}
+
+
+def is_allowed(params):
+    """Whether a trial of `GRAMMAR` or `GRID` obeys each bound."""
+    return all(rule(params) for name, rule in RULES.items() if name in params)
+
+
+def test_it_searches_each_kind_of_range(begin):
+    """Steps, values beside a range, and other parameters as ends, after trials that ended in every way."""
+    space = parse_space(GRID).list_for_grid() if begin.name == "grid" else parse_space(GRAMMAR)
+    trials = run(begin(space=space), 5 if begin.name == "gp" else 12)
+    assert all(map(is_allowed, trials))
+    assert len({str(params) for params in trials}) == len(trials)
+
+
+@pytest.mark.nightly
+def test_a_thousand_draws_obey_each_bound(begin):
+    """After trials that ended in every way; a Gaussian process takes seconds for a draw, and so draws fewer times."""
+    if begin.name == "grid":
+        pytest.skip("has fewer points, each of which it tries once")
+    names = ("lr", "batch", "minibatch", "entropy") if begin.name == "gp" else tuple(GRAMMAR)
+    search = begin(space=parse_space({name: GRAMMAR[name] for name in names}))
+    run(search, 5 if begin.name == "gp" else 12)
+    drawn = []
+    for number in range(100 if begin.name == "gp" else 1000):
+        sampler = build_sampler(begin.kind, search.args, number, False, 0)
+        # As a proposal, but without a trial in the study for each, which would make the later ones slow.
+        study = optuna.create_study(sampler=sampler)
+        study.add_trials(search.study._study.get_trials())
+        drawn.append(search.space.decode(search.space.draw(functools.partial(suggest, study.ask()))))
+    assert all(map(is_allowed, drawn))
+
+
+def test_a_grid_lists_each_allowed_pair_once(tmp_path):
+    begin = Begin("grid", tmp_path)
+    space = parse_space(GRID).list_for_grid()
+    size = space.count_points()
+    assert size == 5 * 2 * 3 * ((1 + 1) * 1 + (2 + 1) * 3)
+    space = parse_space({name: GRID[name] for name in ("batch", "minibatch", "steps")} | {"lr": 1e-3}).list_for_grid()
+    search = begin(space=space)
+    for number in range(space.count_points()):
+        search.run()
+        if number % 5 == 4:
+            search = search.restart()
+    assert len({str(sorted(each.params.items(), key=str)) for each in search.ledger.trials.records()}) == 11

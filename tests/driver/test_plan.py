@@ -353,6 +353,30 @@ def test_a_grid_ends_after_its_last_point_and_says_so(make, trials, tried, named
     assert all("6 points" in note for note in notes)
 
 
+@pytest.mark.parametrize(
+    ("space", "trials", "noted"),
+    [
+        ({"clip_param": ["choice", 0.1, 0.2], "num_epochs": ["choice", 5, 10]}, 8, True),
+        ({"clip_param": ["choice", 0.1, 0.2], "num_epochs": ["choice", 5, 10]}, 4, False),
+        ({"num_epochs": ["randint", 1, 3]}, 8, True),
+        ({"lr": ["uniform", 1e-4, 1e-3]}, 8, False),
+        ({"num_epochs": ["or", 1, ["randint", 5, 20, 5]]}, 8, True),
+        (
+            {
+                "train_batch_size_per_learner": ["pow2", 64, 128],
+                "minibatch_size": ["pow2", 64, "train_batch_size_per_learner"],
+            },
+            4,
+            True,
+        ),
+    ],
+)
+def test_fewer_configurations_than_trials_are_noted(make, space, trials, noted):
+    """field/environments 43."""
+    notes = make(space=space, budget__trials=trials, portfolio=[]).notes
+    assert any(f"budget.trials={trials}" in note and "configuration" in note for note in notes) is noted
+
+
 def test_a_grid_takes_no_half_of_a_warm_start(make):
     starts = [{"num_epochs": 10}, {"num_epochs": 5, "minibatch_size": 64}, {"num_epochs": 5, "minibatch_size": 64}]
     made = make(space=GRID, searcher={"kind": "grid"}, warm_start=starts)

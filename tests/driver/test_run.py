@@ -747,3 +747,20 @@ def test_trials_and_runs_end_at_the_target_of_their_played_score(
     assert runs == {0.9: 900, 1.0: 900}
     assert outcome.certified is not None
     assert [row["target_steps"] for row in outcome.certified["configurations"]] == [900, 900]
+
+
+@pytest.mark.nightly
+def test_a_resume_with_a_narrower_range_certifies_the_old_best(toy_run: Any, stream: Any, tmp_path: Path) -> None:
+    """Its best trial stays in the ranking, although its value is no longer searched; no trial is repeated."""
+    words = ("name=toy", "tracking=off", "scheduler=none", "certify=on", "certify.seeds=2", "certify.top=1")
+    first = toy_run(*words, "budget.trials=4")
+    best = max(ledger(first), key=lambda record: record.score or 0.0)
+    low = {"quality": ["uniform", 0.0, 0.1]}
+    changes = {"budget": {"trials": 7}, "space": low}
+    last = resume_sweep(SweepRef("toy", tmp_path / "outputs"), changes=changes, stream=stream, trainable=ToyTrial)
+    records = ledger(last)
+    assert len({str(record.params) for record in records}) == 7
+    assert all(record.params["quality"] <= 0.1 for record in records[4:])
+    assert last.winner is not None
+    assert best.params["quality"] > 0.1
+    assert last.winner["params"] == best.params

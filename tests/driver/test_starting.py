@@ -12,7 +12,7 @@ from ended import write_sweep
 from rltune.config.budget import fit_sizes
 from rltune.driver import starting
 from rltune.driver.plan import make_plan
-from rltune.errors import StudyError
+from rltune.errors import ConfigError, StudyError
 from rltune.ledger.outcome import Outcome
 from rltune.ledger.sweep_ref import SweepRef
 
@@ -78,6 +78,47 @@ def test_the_certification_of_an_extended_grid_fits_the_points_that_the_grid_has
     plan = make_plan(starting.change_settings(folder, SweepRef("mine", tmp_path), changes), folder)
     assert (plan.budget.trials, plan.certify.top, plan.certify.seeds) == (8, 1, 3)
     assert any("budget.trials=60" in note for note in plan.notes)
+
+
+SEARCHED = ("space.lr=[loguniform,1e-5,1e-2]", "+space.num_epochs=[choice,5,10]")
+
+
+@pytest.mark.parametrize(
+    ("space", "key", "fix"),
+    [
+        ({"num_epochs": ["choice", 5, 10, 20]}, None, ""),
+        ({"lr": ["uniform", 1e-4, 1e-3], "num_epochs": ["randint", 1, 30, 5]}, None, ""),
+        ({"num_epochs": 10}, "space.num_epochs", "[choice,10]"),
+        ({"clip_param": ["choice", 0.1, 0.2]}, "space.clip_param", "leave space.clip_param out"),
+        ({"num_epochs": ["uniform", 1, 10]}, "space.num_epochs", "[randint,1,10]"),
+        ({"num_epochs": ["chioce", 1, 10]}, "space.num_epochs", "[choice,1,10]"),
+    ],
+)
+def test_a_resume_changes_ranges_of_what_is_searched(
+    tmp_path: Path, space: dict[str, Any], key: str | None, fix: str
+) -> None:
+    folder = write_sweep(tmp_path / "mine", 2, None, "interrupted", *SEARCHED, "budget.trials=4")
+    ref = SweepRef("mine", tmp_path)
+    starting.require_changeable({"space": space})
+    if key is None:
+        changed = starting.change_settings(folder, ref, {"space": space}).space
+        assert changed == {"lr": ["loguniform", 1e-5, 1e-2], "num_epochs": ["choice", 5, 10]} | space
+        return
+    with pytest.raises(ConfigError) as refused:
+        make_plan(starting.change_settings(folder, ref, {"space": space}), folder)
+    assert refused.value.key == key
+    assert fix in refused.value.fix
+    if "clip_param" in space:
+        assert "searcher.from_sweeps=[mine]" in refused.value.allowed
+
+
+def test_a_grid_may_only_grow(tmp_path: Path) -> None:
+    words = ("searcher=grid", "space.lr=1e-3", "+space.num_epochs=[choice,5,10]")
+    folder, ref = write_sweep(tmp_path / "mine", 2, None, "interrupted", *words), SweepRef("mine", tmp_path)
+    grown = starting.change_settings(folder, ref, {"space": {"num_epochs": ["choice", 5, 10, 20]}})
+    assert make_plan(grown, folder).budget.trials == 3
+    with pytest.raises(ConfigError):
+        starting.change_settings(folder, ref, {"space": {"num_epochs": ["choice", 10, 20, 40]}})
 
 
 @pytest.mark.usefixtures("ray_cluster")

@@ -93,6 +93,39 @@ def test_tuned_settings_widen_our_ranges_and_none_of_ones_own(make, tmp_path_fac
     assert typed.given_settings["space"] == {"entropy_coeff": ["loguniform", 1e-4, 1e-2]}, "nor one of the command line"
 
 
+def test_tuned_settings_widen_no_range_that_ends_at_a_name(make):
+    """Nor one at which another range ends, if that would be empty with it: no trial could draw from it."""
+    batch, named = ["pow2", 512, 4096], ["pow2", 128, "train_batch_size_per_learner"]
+    wider = {
+        "train_batch_size_per_learner": [batch, ["pow2", 256, 4096]],
+        "minibatch_size": [named, ["pow2", 64, 8192]],
+    }
+    ranges = {"train_batch_size_per_learner": batch, "minibatch_size": named}
+    assert make(space=ranges, wider=wider).given_settings["space"] == ranges | {
+        "train_batch_size_per_learner": ["pow2", 256, 4096]
+    }
+    ranges["minibatch_size"] = ["pow2", 512, "train_batch_size_per_learner"]
+    assert make(space=ranges, wider=wider).given_settings["space"] == ranges
+
+
+def test_a_warm_start_without_the_parameter_that_bounds_it(make):
+    ranges = {
+        "train_batch_size_per_learner": ["pow2", 64, 4096],
+        "minibatch_size": ["pow2", 32, "train_batch_size_per_learner"],
+    }
+    starts = [{"minibatch_size": 64}, {"minibatch_size": 64, "train_batch_size_per_learner": 64}]
+    made = make(
+        space=ranges, warm_start=starts, portfolio=[{"minibatch_size": 256, "train_batch_size_per_learner": 128}]
+    )
+    assert made.fixed_values(0)[0] == {}
+    assert made.fixed_values(1)[0].keys() == {
+        "log2(train_batch_size_per_learner)",
+        "minibatch_size/train_batch_size_per_learner",
+    }
+    assert made.portfolio == ()
+    assert any("minibatch_size=64" in note for note in made.notes)
+
+
 def test_a_wider_range_that_names_no_range_to_widen_is_refused(make):
     with pytest.raises(ConfigError) as refused:
         make(wider={"lr": ["loguniform", 1e-5, 0.1]})

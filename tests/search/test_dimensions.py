@@ -11,7 +11,7 @@ import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from rltune.errors import ConfigError
-from rltune.search.dimensions import KINDS, parse_dimension
+from rltune.search.dimensions import KINDS, parse_dimension, translate_mapping
 
 WRITTEN = {
     "uniform": ["uniform", 0.8, 0.99],
@@ -162,3 +162,35 @@ def test_random_ranges_of_every_numeric_kind_keep_their_values():
         one = dimension(["one_minus_loguniform", small, 0.9])
         for value in (*one.ends(), 1 - draw.uniform(small, 0.9)):
             assert one.decode(one.encode(value)) == pytest.approx(value, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("mapping", "form"),
+    [
+        ({"min": 0.1, "max": 0.4}, ["uniform", 0.1, 0.4]),
+        ({"min": 1e-5, "max": 1e-2}, ["loguniform", 1e-5, 1e-2]),
+        ({"distribution": "uniform", "min": 1e-5, "max": 1e-2}, ["uniform", 1e-5, 1e-2]),
+        ({"distribution": "log_uniform_values", "min": 0.1, "max": 0.4}, ["loguniform", 0.1, 0.4]),
+        ({"distribution": "q_uniform", "min": 0.5, "max": 2.5, "q": 0.5}, ["quniform", 0.5, 2.5, 0.5]),
+        ({"distribution": "int_uniform", "min": 1, "max": 9}, ["randint", 1, 9]),
+        ({"low": 5, "high": 20, "step": 5}, ["randint", 5, 20, 5]),
+        ({"low": 1, "high": 100, "log": True}, ["lograndint", 1, 100]),
+        ({"low": 0.1, "high": 10.0, "log": False}, ["uniform", 0.1, 10.0]),
+        ({"type": "float", "low": 1, "high": 2}, ["uniform", 1, 2]),
+        ({"type": "range", "bounds": [1e-5, 1e-2], "log_scale": True}, ["loguniform", 1e-5, 1e-2]),
+        ({"values": [0.1, 0.2]}, ["choice", 0.1, 0.2]),
+        ({"grid_search": [1, 2]}, ["choice", 1, 2]),
+        ({"type": "categorical", "choices": ["a", "b"]}, ["choice", "a", "b"]),
+        ({"value": 3}, 3),
+        ({"min": 2, "max": 1}, None),
+        ({"heads": 2}, None),
+        ({"value": ["choice", 1, 2]}, None),
+        ({}, None),
+    ],
+    ids=str,
+)
+def test_a_mapping_of_another_tool_is_translated(mapping, form):
+    """field/evaluation 13."""
+    assert translate_mapping(mapping) == form
+    if isinstance(form, list):
+        assert str(parse_dimension("x", form[0], tuple(form[1:])))

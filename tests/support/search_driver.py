@@ -31,7 +31,10 @@ class Driver:
         folder.mkdir(exist_ok=True)
         self.ledger = make_ledger(folder) if new else Ledger(f"sqlite:///{folder / 'ledger.db'}", "sweep")
         self.ledger.judge_by(criteria)
-        self.study = OptunaStudy(self.ledger.trials, self.view, space.distributions(), earlier)
+        self.study = OptunaStudy(self.ledger.trials, self.view, self.read_drawn, earlier)
+
+    def read_drawn(self, record):
+        return self.space.place(record.params, record.drawn or {})
 
     def restart(self):
         """As a resumed sweep does."""

@@ -66,7 +66,7 @@ def test_sweeps_that_start_together_on_an_empty_database_keep_every_report(addre
     def drive(sweep: int) -> None:
         try:
             ledger = Ledger(url, f"sweep-{sweep}", create=True)
-            study = OptunaStudy(ledger.trials, tell_as_pruned, SPACE.distributions())
+            study = OptunaStudy(ledger.trials, tell_as_pruned, lambda record: SPACE.place(record.params, record.drawn))
             for number in range(2):
                 drawn = study.propose({}, RandomSampler(), SPACE.draw).drawn
                 ledger.trials.add(SPACE.decode(drawn), [number], drawn=drawn)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rltune.algorithms.rllib_source import list_keywords
+from rltune.algorithms.rllib_source import MODEL_CONFIG, REPLAY_MODULE, list_keywords, list_whole_numbers
 from rltune.config.bounds import Bounds
 from rltune.config.capabilities import (
     REPLAY_BUFFERS,
@@ -25,7 +25,14 @@ from rltune.envs.spec import spec_of
 from rltune.errors import ABSENT, ConfigError, choices, nearest, spell
 from rltune.formatting import flatten_settings, format_value
 from rltune.search.conditions import split_condition
-from rltune.search.dimensions import KINDS, guess_kind
+from rltune.search.dimensions import (
+    KINDS,
+    guess_kind,
+    holds_float,
+    make_mapping_error,
+    round_all,
+    translate_mapping,
+)
 from rltune.search.space import Space, parse_space
 
 Path = tuple[str, ...]  # The nested keys of an argument in an algo file, such as ("training", "lr").
@@ -146,6 +153,7 @@ def build_search_space(algo: Mapping[str, Any], raw: Mapping[str, Any]) -> Space
         ConfigError: As `rltune.search.space.parse_space`, or an argument is misspelt, or its values would need
             different shares of the machine.
     """
+    _refuse_mappings(raw)
     arguments, raw = list_arguments(algo), dict(flatten_settings(raw))
     for name, form in raw.items():
         if is_of_env(name):
@@ -182,6 +190,15 @@ def _find_first_value(name: str, form: Any) -> Any:
     return form[1] if isinstance(form, list | tuple) and len(form) > 1 and form[0] in KINDS else form
 
 
+def _refuse_mappings(raw: Mapping[str, Any], above: str = "") -> None:
+    """Refuse ranges in the form of other tools, ``{min: 0.1, max: 0.4}``, with what to type in their place."""
+    for name, value in raw.items():
+        if isinstance(value, Mapping):
+            if str(name) not in (ENCODER_KWARGS, "kwargs") and translate_mapping(value) is not None:
+                raise make_mapping_error(f"{above}{name}", value)
+            _refuse_mappings(value, f"{above}{name}.")
+
+
 def values_of(algo: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
     """Return the values that the named arguments have in the algo file."""
     return {name: read_argument(algo, locate_argument(algo, name)) for name in names}
@@ -209,6 +226,7 @@ def check_values(algo: Mapping[str, Any], space: Space, row: Capabilities) -> No
         ConfigError: Names the first of them, what is allowed and what to type.
     """
     check_unread(algo, space, row)
+    _check_whole_numbers(algo, space, row)
     for key, value, written in _list_values(algo, space):
         name = key.rpartition(".")[2]
         check_argument(key, value, written)
@@ -229,8 +247,49 @@ def _list_values(algo: Mapping[str, Any], space: Space) -> Iterator[tuple[str, A
         if not is_of_env(name):
             yield f"space.{name}", value, None
     for dimension in (each for each in space.dimensions if not is_of_env(each.name)):
-        for value in dimension.args if dimension.kind == "choice" else dimension.ends():
-            yield f"space.{dimension.name}", value, [dimension.kind, *dimension.args]
+        for value in space.list_marks(dimension.name):
+            yield f"space.{dimension.name}", value, dimension.form
+
+
+def _check_whole_numbers(algo: Mapping[str, Any], space: Space, row: Capabilities) -> None:
+    """Refuse floats for arguments that RLlib's source annotates as integers, which would fail in some trial."""
+    shipped = read_shipped(algo, row)
+    parameters = {locate_argument(algo, name): name for name in space.names}
+    dimensions = {dimension.name: dimension for dimension in space.dimensions}
+    for path in (path for paths in list_arguments(algo).values() for path in paths):
+        parameter, in_file = parameters.get(path, ""), read_argument(algo, path)
+        dimension, fixed = dimensions.get(parameter), space.fixed.get(parameter)
+        # What rltune ships as a float is one. So the source is read for few arguments.
+        if isinstance(read_argument(shipped, path), float) or not (
+            holds_float(in_file) or holds_float(fixed) or (dimension and not dimension.is_whole)
+        ):
+            continue
+        if not _is_whole_number(algo, path):
+            continue
+        key, value, advised = f"algo.{'.'.join(path)}", in_file, format_value(round_all(in_file))
+        if not holds_float(in_file):
+            key, value, advised = f"space.{parameter}", fixed, format_value(round_all(fixed))
+            if dimension:
+                value, advised = dimension.form, spell(dimension.to_whole())
+        raise ConfigError(
+            key, value, f": {path[-1]} is a whole number", "a whole number, without a point", f"{key}={advised}"
+        )
+
+
+def _is_whole_number(algo: Mapping[str, Any], path: Path) -> bool:
+    """Return whether an argument is annotated as a whole number in the source of the class that takes it."""
+    *sections, name = path
+    target = str(algo["class"])
+    section: str | None = sections[0]
+    if tuple(sections) == _REPLAY:
+        target, section = str(read_argument(algo, (*_REPLAY, "type"))), "__init__"
+        target = target.replace("ray.rllib.utils.replay_buffers.", "") if target.startswith("ray.") else target
+        target = target if _is_own_class(target) else f"{REPLAY_MODULE}:{target}"
+    elif sections == ["rl_module", "model_config"]:
+        target, section = MODEL_CONFIG, None
+    elif len(sections) != 1 or section == "rl_module":
+        return False
+    return ":" in target and name in list_whole_numbers(target, section)
 
 
 def _is_schedule(value: Any) -> bool:

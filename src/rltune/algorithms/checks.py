@@ -6,7 +6,9 @@ comes later, see `rltune.algorithms.preflight`.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from rltune.algorithms.arguments import (
@@ -15,6 +17,7 @@ from rltune.algorithms.arguments import (
     MODULE_CLASS,
     apply_params,
     check_values,
+    count_learners,
     locate_argument,
     read_argument,
     read_encoder,
@@ -22,13 +25,17 @@ from rltune.algorithms.arguments import (
 )
 from rltune.algorithms.rllib_source import list_keywords
 from rltune.config.capabilities import UNKNOWN, Capabilities, list_algos
-from rltune.errors import ConfigError, choices
+from rltune.errors import ConfigError, choices, spell
 from rltune.formatting import format_value
 from rltune.search.space import Space
 
 _MODEL = ("rl_module", "model_config")
-_MINIBATCH = ("training", "minibatch_size")
-_BATCH = ("training", "train_batch_size_per_learner")
+_RELATIONS = (
+    (("training", "minibatch_size"), ("training", "train_batch_size_per_learner")),
+    (("training", "n_step"), ("env_runners", "rollout_fragment_length")),
+    (("training", "v_min"), ("training", "v_max")),
+)
+"""Pairs of arguments of which RLlib wants the first to be at most the second."""
 
 
 def check_algorithm(algo: Mapping[str, Any], space: Space, row: Capabilities | None, *, several_agents: bool) -> None:
@@ -50,7 +57,7 @@ def check_algorithm(algo: Mapping[str, Any], space: Space, row: Capabilities | N
     if row is not None:
         _check_agents(algo, row, several_agents)
         _check_lstm(algo, space, row, several_agents)
-        _check_minibatch(algo, space, row)
+        _check_relations(algo, space, row)
 
 
 def _check_names(algo: Mapping[str, Any], row: Capabilities) -> None:
@@ -116,10 +123,10 @@ def _check_encoder(algo: Mapping[str, Any], space: Space, row: Capabilities, sev
         if path[0] != ENCODER_KWARGS or read_argument(algo, ("rl_module", *path)) is not None:
             continue
         if in_file in dimension.when.get(ENCODER, (in_file,)):
-            value = format_value(dimension.ends()[0])
+            value = format_value(space.list_marks(dimension.name)[0])
             raise ConfigError(
                 f"space.{dimension.name}",
-                [dimension.kind, *dimension.args],
+                dimension.form,
                 ": the baseline has no value for it",
                 "a value in the algo's settings, or a condition that the baseline does not meet: "
                 f"[when,{{{ENCODER}: module:Class}},[...]]",
@@ -175,22 +182,39 @@ def _check_lstm(algo: Mapping[str, Any], space: Space, row: Capabilities, severa
         )
 
 
-def _check_minibatch(algo: Mapping[str, Any], space: Space, row: Capabilities) -> None:
-    """Refuse minibatches of PPO and A2C that are larger than a batch, at any corner of the space."""
-    if row.name not in ("ppo", "a2c"):
-        return
-    sizes, batches = _list_values(algo, space, _MINIBATCH), _list_values(algo, space, _BATCH)
-    for size, batch in zip(sizes, batches, strict=True):
-        if isinstance(size, int) and isinstance(batch, int) and size > batch:
-            group = "space" if "minibatch_size" in space.names else "algo.training"
-            smallest = min(batch for batch in batches if isinstance(batch, int))
+def _check_relations(algo: Mapping[str, Any], space: Space, row: Capabilities) -> None:
+    """Refuse values that are too large beside those of another argument, at any corner of the space.
+
+    With several learners, a batch is larger than its setting says, and offline algorithms have no such relations.
+    """
+    for smaller, larger in _RELATIONS if not row.offline and count_learners(algo) <= 1 else ():
+        values, limits = _list_values(algo, space, smaller), _list_values(algo, space, larger)
+        for value, limit in zip(values, limits, strict=True):
+            if not (_is_number(value) and _is_number(limit) and value > limit):
+                continue
+            least = min(each for each in limits if _is_number(each))
+            name = ".".join(smaller)
+            dimension = next((each for each in space.dimensions if locate_argument(algo, each.name) == smaller), None)
+            parameter = next((each for each in space.names if locate_argument(algo, each) == smaller), None)
+            key = f"space.{parameter}" if parameter else f"algo.{name}"
+            fix = f"{key}={spell(least)}"
+            if dimension and dimension.kind != "choice" and not dimension.bounds:
+                low, _, *step = dimension.args
+                related = replace(dimension, args=(low, larger[-1], *step), when={})
+                with contextlib.suppress(ValueError):  # No value of the range is small enough everywhere.
+                    narrow = related.given({larger[-1]: least})
+                    fix = f"{key}={spell(narrow.form if low < narrow.args[1] else low)}, or {key}={spell(related.form)}"
             raise ConfigError(
-                f"{group}.minibatch_size",
-                size,
-                f"exceeds the batch, train_batch_size_per_learner={batch}",
-                "minibatches that are at most as large as the batch, in every trial",
-                f"{group}.minibatch_size={smallest}",
+                key,
+                value,
+                f"exceeds {larger[-1]}={limit}",
+                f"{smaller[-1]} at most as large as {larger[-1]}, in every trial",
+                fix,
             )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _list_values(algo: Mapping[str, Any], space: Space, path: tuple[str, ...]) -> list[Any]:

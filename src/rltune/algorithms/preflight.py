@@ -99,7 +99,9 @@ def _suggest_value(build: Build, space: Space, corner: Mapping[str, Any], messag
         message: RLlib's words. The parameters that it names are tried, at their own ends and at each other's values.
     """
     named = [name for name in space.names if re.search(rf"\b{re.escape(name)}\b", message)][:MAX_NAMED]
-    ends = [value for dimension in space.dimensions if dimension.name in named for value in dimension.ends()]
+    ends = [
+        value for dimension in space.dimensions if dimension.name in named for value in space.list_marks(dimension.name)
+    ]
     for name in named:
         for value in [*ends, *(corner[other] for other in named if other in corner)]:
             dimensions = tuple(d for d in space.dimensions if d.name != name and name not in d.when)

@@ -1,14 +1,20 @@
-"""Read from RLlib's source which arguments a config takes, without importing RLlib, which takes seconds."""
+"""Read from RLlib's source which arguments a config takes, and which are whole numbers.
+
+RLlib is not imported for it, which would take seconds.
+"""
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = "AlgorithmConfig"  # The config from which all others derive.
+MODEL_CONFIG = "ray.rllib.core.rl_module.default_model_config:DefaultModelConfig"
+REPLAY_MODULE = "ray.rllib.utils.replay_buffers"
 
 
 def list_keywords(target: str, section: str) -> list[str] | None:
@@ -35,6 +41,39 @@ def list_keywords(target: str, section: str) -> list[str] | None:
         return None
     arguments = [argument for method in methods for argument in (*method.args.args[1:], *method.args.kwonlyargs)]
     return sorted({argument.arg for argument in arguments}) or None
+
+
+def list_whole_numbers(target: str, section: str | None) -> set[str]:
+    """List the arguments that are whole numbers: those whose annotations allow integers and no floats.
+
+    Args:
+        target: The class, ``module:Class``.
+        section: Its method that takes the arguments; None for the fields of a dataclass.
+
+    Returns:
+        Their names. A class counts only if all of its parents that annotate the argument agree with it. Without a
+        source, none.
+    """
+    types: dict[str, list[set[str]]] = {}
+    with contextlib.suppress(LookupError, OSError, ValueError, SyntaxError):
+        for cls in _list_classes(*target.split(":")):
+            for name, annotation in _list_annotations(cls, section):
+                words = {node.id for node in ast.walk(annotation) if isinstance(node, ast.Name)}
+                types.setdefault(name, []).append(words)
+    return {
+        name for name, all_words in types.items() if all("int" in words and "float" not in words for words in all_words)
+    }
+
+
+def _list_annotations(cls: ast.ClassDef, section: str | None) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the annotated arguments of a class's method, or its annotated fields."""
+    for node in cls.body:
+        if section is None and isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id, node.annotation
+        elif isinstance(node, ast.FunctionDef) and node.name == section:
+            for argument in (*node.args.args[1:], *node.args.kwonlyargs):
+                if argument.annotation is not None:
+                    yield argument.arg, argument.annotation
 
 
 def _reads_kwargs(method: ast.FunctionDef) -> bool:

@@ -100,10 +100,15 @@ class Finalist:
 
 
 def rank_finalists(store: Store, records: Sequence[TrialRecord], direction: Direction) -> Iterator[Finalist]:
-    """Yield the trials that have a checkpoint as finalists, best first, as `rank_records` sorts them."""
+    """Yield the trials that have a checkpoint as finalists, best first, as `rank_records` sorts them.
+
+    Of several trials with the same values, as a small space has them, only the best is a finalist.
+    """
+    chosen: list[Mapping[str, Any]] = []
     for record in rank_records(records, direction):
         folder = store.open(record.checkpoint)
-        if folder is not None:
+        if folder is not None and record.params not in chosen:
+            chosen.append(record.params)
             names = record.name, record.number, record.params
             yield Finalist(*names, record.score, folder, record.run_key, target_steps=record.target_steps)
 

@@ -201,6 +201,7 @@ class ResumeConfig(RequestConfig):
     env: Environment = field(default_factory=Environment)
     failures: Failures = field(default_factory=Failures)
     tracking: Tracking = field(default_factory=Tracking)
+    space: dict[str, Any] = field(default_factory=dict)
     notify: str | None = None
     trust: bool = MISSING
     take_over: bool = MISSING
@@ -214,7 +215,7 @@ def resume(settings: ResumeConfig) -> Answer:
     if client := find_service_of(settings):
         # Submitted sweeps use the service's storage, which their users cannot change.
         del changes["storage"]
-        words = spell_settings(changes)
+        words = spell_settings({key: value for key, value in changes.items() if value != {}})
         return print_state(client.resume(settings.sweep, *(word for word in words if not word.endswith("=null"))))
     from rltune.cluster.fork_server import begin_fork_server
 

@@ -10,6 +10,7 @@ from typing import Any, get_origin
 
 from omegaconf import Container, DictConfig, OmegaConf
 from omegaconf.errors import GrammarParseError, InterpolationResolutionError, OmegaConfBaseException
+from yaml import YAMLError
 
 from rltune.config.advice import STOP, advise, advise_option, find_group, translate
 from rltune.config.bounds import describe_allowed, find_type, list_bounds
@@ -18,12 +19,11 @@ from rltune.config.names import conf_dir
 from rltune.config.schema import RunConfig
 from rltune.config.uris import conceal_setting
 from rltune.envs.searched import is_of_env
-from rltune.errors import ABSENT, ConfigError, RltuneError, choices, nearest, spell
+from rltune.errors import ABSENT, ConfigError, RltuneError, choices, nearest
 from rltune.formatting import spell_command
 from rltune.other_tools import Answer, find_answer
 
 _SEVERAL = re.compile("Ambiguous value|Error resolving interpolation|Sweep parameters|In '.*Could not load")
-_NUMBER = re.compile(r"(?<![\w.])[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 NAMED_GROUPS = ("experiment", "tuned", "portfolio", "recipe")  # Config groups that have no class in the schema.
 # Hydra's flags. Settings that are typed with dashes are refused.
 FLAGS = {
@@ -365,20 +365,14 @@ def _explain_mapping(key: str, text: str) -> ConfigError:
         key: The key in the mapping, ``space.lr.grid_search``.
         text: The mapping or its value, as it was typed.
     """
-    from rltune.search.dimensions import KINDS, guess_kind
+    from rltune.search.dimensions import make_mapping_error
 
     _, name, word = key.split(".", 2)
-    numbers = [float(number) for number in _NUMBER.findall(text)]
-    is_choice = word in ("grid_search", "values", "value", "categories")
-    kind = "choice" if is_choice or len(numbers) < 2 else guess_kind(numbers)
-    fix = f"space.{name}={spell([kind, *(numbers or KINDS[kind].example)])}"
-    return ConfigError(
-        f"space.{name}",
-        ABSENT,
-        f": {word} is no kind of range, which is a list",
-        "[kind, ...], such as [loguniform,0.0001,0.01]; see docs/search-spaces.md",
-        fix,
-    )
+    try:
+        typed = OmegaConf.to_container(OmegaConf.create(f"typed: {text}"))["typed"]  # type: ignore[call-overload,index]  # a mapping
+    except (OmegaConfBaseException, YAMLError):
+        typed = text
+    return make_mapping_error(name, typed if isinstance(typed, dict) else {word: typed})
 
 
 def _list_addable(key: str, settings: Mapping[str, Any]) -> list[str]:

@@ -157,8 +157,13 @@ def _spell_range(value: Any) -> str:
     low, high = (parts.get(name, getattr(value, other, None)) for name, other in (("lower", "low"), ("upper", "high")))
     if low is None or high is None:
         return ""
-    is_log = getattr(value, "log", "Log" in type(parts.get("sampler")).__name__)
+    sampler = parts.get("sampler")
+    step = getattr(value, "step", None) or getattr(sampler, "q", None)
+    is_log = getattr(value, "log", "Log" in type(getattr(sampler, "sampler", sampler)).__name__)
     if isinstance(low, int) and isinstance(high, int) and type(value).__name__.startswith("Int"):
-        last = high - ("upper" in parts)  # Ray Tune's ranges of integers end before their upper end.
-        return str(["lograndint" if is_log else "randint", low, last])
+        last = high - ("upper" in parts and not step)  # Ray Tune's ranges of integers without steps end before it.
+        steps = [step] if step and step > 1 and not is_log else []
+        return str(["lograndint" if is_log else "randint", low, last, *steps])
+    if step and not is_log:
+        return str(["quniform", low, high, step])
     return str(["loguniform" if is_log else "uniform", low, high])

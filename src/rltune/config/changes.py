@@ -30,7 +30,7 @@ FREELY_CHANGEABLE = (
     *ENDURANCE,
 )
 # The groups and settings of a sweep that conf/resume.yaml has, too.
-RESUME_KEYS = ("budget", "certify", "cluster", "env", "failures", "notify", "storage", "study", "tracking")
+RESUME_KEYS = ("budget", "certify", "cluster", "env", "failures", "notify", "space", "storage", "study", "tracking")
 WALL_TIME = "budget.wall_time_s"  # Each command starts its wall time anew, so it may be smaller than before.
 INCREASE_ONLY = ("budget.trials", "budget.total_env_steps", "certify.top", "certify.seeds")
 
@@ -79,11 +79,14 @@ def check_changes(name: str, begun: RunConfig, wanted: RunConfig) -> bool:
     larger = [key for key in differing if key in (*INCREASE_ONLY, WALL_TIME) and _limit(now[key]) > _limit(before[key])]
     if refused := [key for key in differing if key not in larger and key != WALL_TIME]:
         more = f", and {len(refused) - 1} more: {', '.join(refused[1:4])}" if len(refused) > 1 else ""
+        continued = f"resume sweep={name} continues with its own settings; name=... starts another sweep"
+        if all(key.startswith("space.") and key in before and key in now for key in refused):
+            continued = f"resume sweep={name} " + " ".join(f"'{key}={spell(now[key])}'" for key in refused)
         raise StudyError(
             _describe_change(name, refused[0], before) + more,
             "the sweep's own settings; larger budgets, a larger certify.top or certify.seeds, other addresses, and "
             f"{', '.join(ENDURANCE)}",
-            spell_command(f"resume sweep={name} continues with its own settings; name=... starts another sweep"),
+            spell_command(continued),
             key=refused[0],
             value=now.get(refused[0]),
         )

@@ -124,11 +124,18 @@ def parse_constraints(raw: Mapping[str, Any]) -> tuple[Constraint, ...]:
     return tuple(_parse_bound(name, text) for name, text in flatten_settings(raw, "/") if text is not None)
 
 
-def _parse_bound(name: str, text: Any) -> Constraint:
-    match = _BOUND.fullmatch(str(text))
+def read_bound(text: Any) -> tuple[str, float] | None:
+    """Read a comparison as users type it, ``> 2``: its sign and its limit; None for anything else."""
+    match = _BOUND.fullmatch(text) if isinstance(text, str) else None
     with contextlib.suppress(ValueError):  # The regular expression also matches 1.2.3, which is no float.
         if match and math.isfinite(limit := float(match[2])):
-            return Constraint(name, match[1], limit)
+            return match[1], limit
+    return None
+
+
+def _parse_bound(name: str, text: Any) -> Constraint:
+    if bound := read_bound(text):
+        return Constraint(name, *bound)
     usual = f"{text:g}" if isinstance(text, int | float) and math.isfinite(text) else "60"
     raise ConfigError(
         f"constraints.{name}",

@@ -53,6 +53,8 @@ def parse_config(raw: DictConfig | Mapping[str, Any]) -> RunConfig:
 def _widen_ranges(config: RunConfig) -> RunConfig:
     """Replace search ranges by the wider ones in a file of conf/tuned, unless the user has changed them.
 
+    A range that ends at another parameter stays, and so does one at which another range ends that would then be empty.
+
     Raises:
         ConfigError: An entry is no pair of a range and a wider one.
     """
@@ -66,9 +68,32 @@ def _widen_ranges(config: RunConfig) -> RunConfig:
                 "[the space's range, a wider one]",
                 "see conf/tuned/ppo_acrobot.yaml",
             )
-        if space.get(name) == pair[0]:
+        is_bound = any(isinstance(end, str) for ends in _list_ends(pair[0]) for end in ends)
+        if (
+            space.get(name) == pair[0]
+            and not is_bound
+            and all(_is_open(form, name, pair[1]) for form in space.values())
+        ):
             space[name] = pair[1]
     return replace(config, space=space, wider={})
+
+
+def _list_ends(form: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the two ends in a form of a range, numbers or names of other parameters; none of a choice."""
+    if isinstance(form, list) and len(form) > 2 and form[0] != "choice" and not isinstance(form[1], list | Mapping):
+        yield form[1], form[2]
+    for part in form if isinstance(form, list) else ():
+        yield from _list_ends(part)
+
+
+def _is_open(form: Any, name: str, wider: Any) -> bool:
+    """Return whether a form keeps values in every trial if the parameter at one of its ends has a wider range."""
+    numbers = [number for number in wider if isinstance(number, int | float)] if isinstance(wider, list) else []
+    return all(
+        not (high == name and isinstance(low, int | float) and low > min(numbers, default=low))
+        and not (low == name and isinstance(high, int | float) and high < max(numbers, default=high))
+        for low, high in _list_ends(form)
+    )
 
 
 def to_typed(schema: type[T], raw: DictConfig | Mapping[str, Any]) -> T:

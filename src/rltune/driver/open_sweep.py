@@ -19,6 +19,7 @@ from rltune.driver.background_imports import NEEDED_AT_END, ImportAhead
 from rltune.driver.display import Display, Heartbeats
 from rltune.driver.housekeeping import Chore, Housekeeping
 from rltune.driver.plan import Invocation, Plan
+from rltune.driver.provenance import record_changed_space
 from rltune.driver.publish import notify_users_of_crash, show_warnings
 from rltune.driver.requests.inbox import Inbox, reopen_failed
 from rltune.driver.stopper import SweepStopper
@@ -85,11 +86,12 @@ def make_sweep(plan: Plan, invocation: Invocation, ledger: Ledger, share: Share,
     retention = Retention(store, ledger.require_ownership)
     ledger.judge_by(plan.criteria)
     if plan.resumed:
+        plan = plan.with_notes(*record_changed_space(ledger, plan.settings))
         plan = plan.with_notes(*recover_trials(ledger, rule, plan.budget.env_steps))
         # A killed driver may have saved checkpoints without recording them in the ledger.
         retention.drop_unnamed([*ledger.trials.records(), *ledger.runs.records()])
     view = choose_view(plan.traits, has_constraints=bool(plan.criteria.constraints))
-    study = OptunaStudy(ledger.trials, view, plan.space.distributions(), plan.earlier)
+    study = OptunaStudy(ledger.trials, view, plan.read_drawn, plan.earlier)
     records, replicates = ledger.trials.records(), plan.build.replicates
     spent_steps = replicates * sum(record.env_steps for record in records)
     stopper = SweepStopper(store, plan.budget, spent_steps, ledger.lease, waits_for_nodes=plan.is_joined)

@@ -75,7 +75,7 @@ from rltune.envs.searched import (
 from rltune.envs.spec import RETURN, EnvSpec, parse_metrics, spec_of, specify_env
 from rltune.envs.validation import examine_env, refuse_program
 from rltune.errors import ABSENT, ConfigError, GuestError, spell
-from rltune.formatting import flatten_settings
+from rltune.formatting import flatten_settings, format_number
 from rltune.probe import measure_on_gpu
 from rltune.records import BASELINE, PORTFOLIO, SEARCHER, TUNED, WARM_START, TrialRecord
 from rltune.search.dimensions import KINDS
@@ -86,6 +86,7 @@ from rltune.search.space import Space
 from rltune.trial.metrics import check_criteria
 
 if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
     from optuna.samplers import BaseSampler
 
 LOCAL_LEDGER = (
@@ -237,17 +238,32 @@ class Plan:
         direction = self.criteria.direction
         return build_stopping_rule(self.scheduler.kind, self.scheduler.args, self.budget.env_steps, direction)
 
-    def fixed_values(self, number: int) -> tuple[dict[str, Any], str]:
+    def fixed_values(self, number: int, tried: Collection[Mapping[str, Any]] = ()) -> tuple[dict[str, Any], str]:
         """Return the values that are fixed for a trial, such as a warm start's, and their origin.
 
         A grid tries each of its points once, so it ignores warm starts that are not points of the grid.
+
+        Args:
+            number: The number of trials before it that were not enqueued.
+            tried: The values of all trials before it, if the space has changed since the first: then other
+                configurations may have come to lie in the space, and the next one is the first that was not tried.
         """
         starts = [self.space.encode(values) for values in (*self.warm_starts, *self.portfolio)]
+        if tried:
+            drawn = list(map(self.space.encode, tried))
+            new = (
+                index for index, start in enumerate(starts) if not any(start.items() <= each.items() for each in drawn)
+            )
+            number = next(new, len(starts))
         given = starts[number] if number < len(starts) else {}
         if self.traits.is_grid:
             is_new = given not in starts[:number]
             given = given if is_new and self.space.is_fully_specified(given) else {}
         return (given, self.origins[number]) if given else ({}, SEARCHER)
+
+    def read_drawn(self, record: TrialRecord) -> Mapping[str, tuple[Any, BaseDistribution]] | None:
+        """Return what was drawn for a trial, with distributions; None if its values are no longer in the space."""
+        return self.space.place(record.params, record.drawn) if record.drawn else {}
 
     def encode_request(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the searched quantities by label of a configuration that a user has enqueued."""
@@ -339,6 +355,7 @@ def make_plan(config: RunConfig, begun: Path | None = None, meanwhile: Callable[
     arguments = name_arguments(config.algo, config.env)
     space = build_search_space(arguments, config.space)
     searcher_notes = check_searcher(traits, space)
+    space = space.list_for_grid() if traits.is_grid else space
     earlier, earlier_notes = collect_earlier_trials(
         config, space, traits, resumed=begun is not None, not_normalised=obstacles
     )
@@ -366,6 +383,7 @@ def make_plan(config: RunConfig, begun: Path | None = None, meanwhile: Callable[
         _describe_missing_key(),
         *portfolio_notes,
         *searcher_notes,
+        None if traits.is_grid else _describe_few_points(space, config.budget.trials),
         *earlier_notes,
         _describe_own_learner(config, space, row),
         describe_idle_gpu(config.resources.gpus_per_trial),
@@ -656,6 +674,17 @@ def _describe_own_learner(config: RunConfig, space: Space, row: Capabilities | N
     return (
         f"algo.training.{LOSS}=mse: RLlib 2.60's SAC knows Huber losses only, so rltune computes its critics' losses; "
         f"with algo.training.{LOSS}=huber all of it is RLlib's"
+    )
+
+
+def _describe_few_points(space: Space, trials: int) -> str | None:
+    """Return a note if the space has fewer configurations than the search has trials; else None."""
+    points = space.count_points(enough=trials)
+    if points is None or points >= trials or not space.dimensions:
+        return None
+    return (
+        f"the space has {format_number(points, 'configuration')}, fewer than budget.trials={trials}: some are tried "
+        f"again, with other seeds; searcher=grid tries each once"
     )
 
 

@@ -11,9 +11,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rltune.config.settings_file import format_settings
-from rltune.errors import ConfigError
+from rltune.config.settings_file import format_settings, load_settings
+from rltune.driver.requests.inbox import describe_user
+from rltune.errors import ConfigError, spell
+from rltune.formatting import flatten_settings
 from rltune.ledger.sweep_folder import SWEEP_LOGGER
+from rltune.records import SPACE
 
 if TYPE_CHECKING:
     from rltune.envs.facts import EnvFacts
@@ -49,6 +52,24 @@ def record_start(
         )
     versions = " ".join(f"{name}=={version}" for name, version in list_versions().items())
     logging.getLogger(SWEEP_LOGGER).info("%s\n  %s", ledger.sweep().command or "from Python", versions)
+
+
+def record_changed_space(ledger: Ledger, settings: Mapping[str, Any]) -> list[str]:
+    """Record in the ledger which ranges a resume has changed, from which trial on, and return notes for the user.
+
+    Args:
+        ledger: The sweep's ledger, with the settings of its last driver.
+        settings: The settings without logins of this driver.
+    """
+    before = dict(flatten_settings(load_settings(ledger.sweep().config or "").get("space") or {}))
+    changed = {name: form for name, form in flatten_settings(settings["space"]) if before.get(name, form) != form}
+    if changed:
+        ledger.change_space(changed, describe_user(), format_settings(settings))
+    return [
+        f"from trial {request.trial} on: "
+        + ", ".join(f"space.{name}={spell(form)}" for name, form in request.payload.items())
+        for request in ledger.read_requests(SPACE, waiting=False)
+    ]
 
 
 def describe_environment(facts: EnvFacts | None) -> dict[str, str]:

@@ -30,12 +30,13 @@ from rltune.config.settings_file import read_identity, read_settings, require_ow
 from rltune.config.validation import parse_config, to_typed
 from rltune.driver.folder import make_name_taken_error
 from rltune.driver.plan import Plan, make_plan
-from rltune.errors import StudyError
+from rltune.errors import ConfigError, StudyError, spell
 from rltune.formatting import flatten_settings, spell_command
 from rltune.ledger.handover import is_stored, read_stored_history
 from rltune.ledger.sweep_folder import is_half_made, make_resume_command
 from rltune.ledger.sweep_ref import SweepRef
 from rltune.records import RETRY
+from rltune.search.dimensions import CONTINUOUS
 from rltune.search.samplers import find_known_traits
 from rltune.secrets import lacks_login, reveal
 
@@ -230,6 +231,7 @@ def change_settings(folder: Path, ref: SweepRef, changes: Mapping[str, Any]) -> 
     if OmegaConf.select(merged, "cluster.address") == LOCAL:
         merged.cluster.address = None
     config = parse_config(merged)
+    _check_changed_space(folder.name, to_typed(RunConfig, settings), config, given.get("space") or {})
     check_budgets(folder.name, *_fit(settings, config))
     for key, address in (("study.storage", config.study.storage), ("tracking.uri", config.tracking.uri)):
         if address and lacks_login(address):
@@ -241,6 +243,52 @@ def change_settings(folder: Path, ref: SweepRef, changes: Mapping[str, Any]) -> 
                 value=address,
             )
     return config
+
+
+def _check_changed_space(name: str, begun: RunConfig, wanted: RunConfig, changes: Mapping[str, Any]) -> None:
+    """Refuse a change of what is searched other than of the ranges of searched parameters.
+
+    Args:
+        name: The sweep.
+        begun: Its settings.
+        wanted: The settings that are requested now.
+        changes: The new ranges.
+
+    Raises:
+        ConfigError: A parameter is not searched, or is not any more; or a grid loses a value.
+    """
+    if not changes:
+        return
+    searched = {
+        each.name: each for each in build_search_space(name_arguments(begun.algo, begun.env), begun.space).dimensions
+    }
+    now = {
+        each.name: each for each in build_search_space(name_arguments(wanted.algo, wanted.env), wanted.space).dimensions
+    }
+    other = f"another sweep that learns from this one: {spell_command(f'run ... searcher.from_sweeps=[{name}]')}"
+    for parameter, form in flatten_settings(changes):
+        if parameter not in searched or parameter not in now:
+            is_fixed = parameter in searched
+            fix = f"'space.{parameter}={spell(['choice', form])}'" if is_fixed else f"leave space.{parameter} out"
+            raise ConfigError(
+                f"space.{parameter}",
+                form,
+                f": the sweep {name} {'searches a range of it' if is_fixed else 'does not search it'}",
+                f"other ranges of what it searches, {', '.join(searched)}; or {other}",
+                fix,
+            )
+    traits = find_known_traits(wanted.searcher.kind)
+    for parameter, _ in flatten_settings(changes) if traits is not None and traits.is_grid else ():
+        before, dimension = searched[parameter], now[parameter]
+        is_listed = not (before.bounds or dimension.bounds or {before.kind, dimension.kind} & {*CONTINUOUS})
+        if not (is_listed and all(value in dimension.list_values() for value in before.list_values())):
+            raise ConfigError(
+                f"space.{parameter}",
+                dimension.form,
+                f": the grid of {name} has other values of it: {before}",
+                "a list or range with these values and more",
+                other,
+            )
 
 
 def _drop_none(changes: Mapping[str, Any]) -> dict[str, Any]:

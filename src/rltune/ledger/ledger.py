@@ -32,7 +32,7 @@ from rltune.ledger.tables import (
     TRIAL_DELIVERIES,
 )
 from rltune.ledger.trial_table import REPORT_COLUMNS, TrialTable, make_report
-from rltune.records import CERTIFY, TRIALS, Report, SweepRecord, SweepRequest, TrialRecord
+from rltune.records import CERTIFY, SPACE, TRIALS, Report, SweepRecord, SweepRequest, TrialRecord
 
 _REQUEST_COLUMNS = [REQUESTS.c[entry.name] for entry in fields(SweepRequest)]
 SWEEP_COLUMNS = [SWEEPS.c[entry.name] for entry in fields(SweepRecord)]
@@ -257,6 +257,25 @@ class Ledger:
         with self._engine.begin() as connection:
             statement = delete(REQUESTS).where(REQUESTS.c.id == number, REQUESTS.c.taken_s.is_(None))
             return bool(connection.execute(statement).rowcount)
+
+    def change_space(self, ranges: Mapping[str, Any], requested_by: str, config: str) -> None:
+        """Record that other ranges are searched from the next trial on, in one transaction.
+
+        What samplers remember in trials and study is of the former ranges, and is dropped.
+
+        Args:
+            ranges: The new ranges by name.
+            requested_by: The user and host that they come from.
+            config: The sweep's settings with them as YAML.
+        """
+        now, of_sweep = time.time(), SWEEP_TRIALS.c.sweep_id == self.sweep_id
+        row = {"kind": SPACE, "payload": dict(ranges), "requested_by": requested_by, "requested_s": now, "taken_s": now}
+        with self.fence.begin() as connection:
+            connection.execute(insert(REQUESTS).values(**row, sweep_id=self.sweep_id, trial=self.trials.num_trials))
+            connection.execute(update(SWEEP_TRIALS).where(of_sweep).values(sampler_state=None))
+            connection.execute(
+                update(SWEEPS).where(SWEEPS.c.id == self.sweep_id).values(sampler_state={}, config=config)
+            )
 
     def reopen_failed(self, request: SweepRequest) -> list[TrialRecord]:
         """Set failed trials and certification runs back to RUNNING, as a user's request names them, in one transaction.

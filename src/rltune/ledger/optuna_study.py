@@ -22,6 +22,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from rltune.ledger.trial_table import TrialTable
 from rltune.records import Direction, SamplerView, TrialForSampler, TrialRecord
 
+ReadDrawn = Callable[[TrialRecord], Mapping[str, tuple[Any, BaseDistribution]] | None]
 Draw = Callable[[Callable[[str, BaseDistribution], Any]], dict[str, Any]]
 # Optuna gets at most this many points of a trial's learning curve, because more would make proposals slow.
 MAX_POINTS = 10
@@ -50,7 +51,8 @@ class OptunaStudy:
     Args:
         trials: The trials of the search in the ledger.
         view: Returns what the sampler sees of a trial that has ended.
-        distributions: What is searched, by label.
+        read_drawn: Returns what was drawn for a trial, with its distribution, by label; None for a trial whose values
+            are no longer searched, which the sampler does not see.
         earlier: Trials of earlier sweeps, which the sampler sees before this sweep's.
     """
 
@@ -58,10 +60,10 @@ class OptunaStudy:
         self,
         trials: TrialTable,
         view: SamplerView,
-        distributions: Mapping[str, BaseDistribution],
+        read_drawn: ReadDrawn,
         earlier: Sequence[TrialRecord] = (),
     ) -> None:
-        self._trials, self._view, self._distributions, self._earlier = trials, view, distributions, earlier
+        self._trials, self._view, self._read_drawn, self._earlier = trials, view, read_drawn, earlier
         self._build()
 
     def reopen(self, record: TrialRecord) -> None:
@@ -83,7 +85,8 @@ class OptunaStudy:
         trial_states, self._study_state = self._trials.read_sampler_states()
         # A failed trial is shown to the sampler with the worst value of the trials that ended before it, so the order
         # counts.
-        ended = sorted((record for record in records if record.state != "RUNNING"), key=lambda end: end.ended_s or 0.0)
+        seen = [record for record in records if self._read_drawn(record) is not None]
+        ended = sorted((record for record in seen if record.state != "RUNNING"), key=lambda end: end.ended_s or 0.0)
         views = {record.number: self._view_trial(record) for record in ended}
         for record in records:
             trial = self._make_trial(record, views.get(record.number), trial_states.get(record.number))
@@ -112,6 +115,8 @@ class OptunaStudy:
 
     def tell(self, record: TrialRecord) -> None:
         """Report a trial that has ended to the study."""
+        if self._read_drawn(record) is None:
+            return
         trial = self._view_trial(record)
         trial_id = record.number + len(self._earlier)
         # `Study.tell` is not used, because it lets GridSampler stop the study.
@@ -142,13 +147,15 @@ class OptunaStudy:
         self, record: TrialRecord, view: TrialForSampler | None, trial_state: Mapping[str, Any] | None = None
     ) -> FrozenTrial:
         """Make Optuna's FrozenTrial from a ledger record; `view` is None while the trial runs."""
+        drawn = self._read_drawn(record)
+        if drawn is None:  # It keeps its place, because trials have the same order in study and ledger.
+            return create_trial(state=TrialState.FAIL)
         view = view or TrialForSampler("RUNNING")
-        drawn = record.drawn or {}
         return create_trial(
             state=TrialState[view.state],
             value=_get_optuna_value(view),
-            params=dict(drawn),
-            distributions={label: self._distributions[label] for label in drawn},
+            params={label: raw for label, (raw, _) in drawn.items()},
+            distributions={label: distribution for label, (_, distribution) in drawn.items()},
             system_attrs={**(trial_state or {}), **_make_constraints(view)},
             intermediate_values=dict(view.reports),
         )

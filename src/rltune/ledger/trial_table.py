@@ -21,7 +21,7 @@ from rltune.errors import StudyError
 from rltune.formatting import spell_command
 from rltune.ledger.lease import Fence
 from rltune.ledger.tables import REPORTS, REQUESTS, SWEEP_TRIALS, SWEEPS, TRIAL_DELIVERIES
-from rltune.records import TRIALS, CheckpointRecord, Report, TrialRecord, trial_dir_of
+from rltune.records import ENQUEUE, TRIALS, CheckpointRecord, Report, TrialRecord, trial_dir_of
 
 # Maps the worker's names of checkpoints to fields of `TrialRecord`.
 CHECKPOINTS = {"best": "checkpoint", "latest": "latest"}
@@ -362,7 +362,7 @@ def read_newest_numbers(connection: Connection, condition: ColumnElement[bool]) 
 def read_users(connection: Connection, sweep_ids: Iterable[int]) -> dict[tuple[int, int], str]:
     """Read which users enqueued which trials, by the sweep's row id and the trial's number."""
     columns = REQUESTS.c
-    statement = select(columns.sweep_id, columns.trial, columns.requested_by)
+    statement = select(columns.sweep_id, columns.trial, columns.requested_by).where(columns.kind == ENQUEUE)
     statement = statement.where(columns.sweep_id.in_(list(sweep_ids)), columns.trial.is_not(None))
     return {(sweep_id, number): user for sweep_id, number, user in connection.execute(statement)}
 

@@ -20,7 +20,7 @@ from rltune.config.entry_points import naming_setting
 from rltune.errors import ConfigError, choices
 from rltune.search.class_names import import_class
 from rltune.search.conditions import WHEN, format_yaml_value
-from rltune.search.dimensions import CONTINUOUS, Dimension
+from rltune.search.dimensions import CONTINUOUS, OR, Dimension
 from rltune.search.space import Space
 
 if TYPE_CHECKING:
@@ -147,7 +147,8 @@ def check_searcher(traits: SamplerTraits, space: Space) -> tuple[str, ...]:
     name = traits.name or traits.target
     if space.is_conditional and not traits.handles_conditions:
         first = next(dimension for dimension in space.dimensions if dimension.when)
-        parents = " ".join(f"space.{parent}={format_yaml_value(allowed[0])}" for parent, allowed in first.when.items())
+        point = space.find_point(first.name)
+        parents = " ".join(f"space.{parent}={format_yaml_value(point[parent])}" for parent in first.when)
         raise ConfigError(
             "searcher",
             name,
@@ -189,7 +190,10 @@ def check_searcher(traits: SamplerTraits, space: Space) -> tuple[str, ...]:
 
 def _format_choice(dimension: Dimension) -> str:
     """Format a continuous range as a choice of three of its values, for an error's advice."""
-    form: list[Any] = ["choice", *dimension.spread(3)]
+    # A range that depends on another parameter keeps its ends, and gets steps.
+    form: list[Any] = ["quniform", *dimension.args, 0.1] if dimension.bounds else ["choice", *dimension.spread(3)]
+    if dimension.bounds and (dimension.before or dimension.after):
+        form = [OR, *dimension.before, form, *dimension.after]
     if dimension.when:
         form = [WHEN, {parent: list(allowed) for parent, allowed in dimension.when.items()}, form]
     return format_yaml_value(form).replace(", ", ",")
@@ -288,7 +292,8 @@ def _propose_once(sampler: BaseSampler, space: Space) -> None:
 
     with quieten_optuna():
         study = optuna.create_study(sampler=sampler)
-        study.ask(space.distributions() or {"x": optuna.distributions.IntDistribution(0, 1)})
+        distributions = space.distributions(space.corners()[0])
+        study.ask(distributions or {"x": optuna.distributions.IntDistribution(0, 1)})
 
 
 @contextlib.contextmanager

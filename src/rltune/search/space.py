@@ -6,20 +6,24 @@ label (``log2(minibatch_size)``, ``1-gamma``), and `Space.decode` returns the va
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from rltune.errors import ConfigError, choices
+from rltune.errors import ConfigError, choices, spell
 from rltune.search.conditions import (
+    Comparison,
     is_allowed,
+    is_among,
     is_met,
     order_parameters,
+    read_allowed,
     split_condition,
     unknown_parent_error,
     unreachable_value_error,
 )
-from rltune.search.dimensions import CONTINUOUS, KINDS, Dimension, parse_dimension
+from rltune.search.dimensions import CONTINUOUS, KINDS, NO_VALUES, OR, Dimension, is_on_range, parse_range
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -51,9 +55,20 @@ class Space:
         """Whether the space is conditional, so that a trial may lack some parameters."""
         return any(dimension.when for dimension in self.dimensions)
 
-    def distributions(self) -> dict[str, BaseDistribution]:
-        """Return Optuna's distributions of the parameters by their labels, such as ``log2(minibatch_size)``."""
-        return {dimension.label: dimension.distribution() for dimension in self.dimensions}
+    def list_for_grid(self) -> Space:
+        """Return this space with ranges that a grid can list although they depend on other parameters' values."""
+        return replace(self, dimensions=tuple(replace(dimension, is_listed=True) for dimension in self.dimensions))
+
+    def distributions(self, values: Mapping[str, Any] = NO_VALUES) -> dict[str, BaseDistribution]:
+        """Return Optuna's distributions of the parameters by their labels, such as ``log2(minibatch_size)``.
+
+        Args:
+            values: A trial's values by name, on which only the ranges of a grid depend; those of parameters that the
+                trial lacks are left out there.
+        """
+        values = {**self.fixed, **values}
+        drawn = [each for each in self.dimensions if not each.is_listed or each.name in values]
+        return {dimension.label: dimension.distribution(values) for dimension in drawn}
 
     def draw(self, suggest: Suggest) -> dict[str, Any]:
         """Draw a trial's parameters in Optuna's representation, skipping those whose condition is not met.
@@ -65,11 +80,11 @@ class Space:
             Quantities by label.
         """
         raw: dict[str, Any] = {}
-        values: dict[str, Any] = {}
+        values = dict(self.fixed)
         for dimension in self.dimensions:
             if is_met(dimension.when, values):
-                raw[dimension.label] = suggest(dimension.label, dimension.distribution())
-                values[dimension.name] = dimension.decode(raw[dimension.label])
+                raw[dimension.label] = suggest(dimension.label, dimension.distribution(values))
+                values[dimension.name] = dimension.decode(raw[dimension.label], values)
         return raw
 
     def active_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,19 +102,56 @@ class Space:
 
     def decode(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         """Convert the drawn values in Optuna's study, by label, to a trial's parameters by name."""
-        drawn = [d for d in self.dimensions if not d.when or d.label in raw]
-        return {d.name: d.decode(raw[d.label]) for d in drawn} | dict(self.fixed)
+        values: dict[str, Any] = {}
+        for dimension in self.dimensions:
+            if not dimension.when or dimension.label in raw:
+                values[dimension.name] = dimension.decode(raw[dimension.label], {**self.fixed, **values})
+        return values | dict(self.fixed)
 
     def encode(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Convert parameter values to Optuna's representation by label; values outside the space are left out."""
-        raw = {}
+        """Convert parameter values to Optuna's representation by label; values outside the space are left out.
+
+        A value whose range depends on a parameter that will be drawn is left out, too.
+        """
+        raw: dict[str, Any] = {}
+        placed, drawn_later = dict(self.fixed), set[str]()
         for dimension in self.dimensions:
-            if dimension.name in values:
+            if dimension.name in values and drawn_later.isdisjoint(dimension.bounds):
                 try:
-                    raw[dimension.label] = dimension.encode(values[dimension.name])
-                except (ValueError, TypeError):
+                    raw[dimension.label] = dimension.encode(values[dimension.name], placed)
+                    placed[dimension.name] = values[dimension.name]
                     continue
+                except (ValueError, TypeError):
+                    pass
+            if all(name in drawn_later or is_met({name: allowed}, placed) for name, allowed in dimension.when.items()):
+                drawn_later.add(dimension.name)
         return raw
+
+    def place(
+        self, params: Mapping[str, Any], drawn: Mapping[str, Any]
+    ) -> dict[str, tuple[Any, BaseDistribution]] | None:
+        """Return what a sampler sees as drawn in a trial, with distributions; None if its values are not in the space.
+
+        Args:
+            params: The trial's values by name.
+            drawn: What was drawn for it, perhaps from other ranges.
+        """
+        values = self.active_values(params)
+        encoded = self.encode(values)
+        if not self.is_fully_specified(encoded):
+            return None
+        distributions = self.distributions(values)
+        # Only what was drawn tells a sampler the place in a range; a value may stand for several.
+        is_current = (
+            drawn.keys() == encoded.keys()
+            and all(
+                is_on_range(drawn[label], distribution)
+                for label, distribution in distributions.items()
+                if label in drawn
+            )
+            and self.decode(drawn).items() >= values.items()
+        )
+        return {label: (drawn[label] if is_current else raw, distributions[label]) for label, raw in encoded.items()}
 
     def check_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Check the values of a trial that a user enqueues, and add the parents' values that their conditions require.
@@ -119,30 +171,45 @@ class Space:
                 raise ConfigError(
                     f"space.{name}", value, f": {name} {why}", choices(name, by_name), f"leave space.{name} out"
                 )
+        values = {**self.fixed, **given}
+        for dimension in self.dimensions:
+            name = dimension.name
+            if name not in given:
+                continue
+            searched = [parent for parent in dimension.bounds if parent in by_name and parent not in values]
+            if lacking := [parent for parent in searched if parent not in dimension.elsewhere]:
+                raise ConfigError(
+                    f"space.{name}",
+                    given[name],
+                    f": its range depends on {lacking[0]}",
+                    f"{lacking[0]} together with it",
+                    f"space.{lacking[0]}={self.list_marks(lacking[0])[0]}",
+                )
             try:
-                if isinstance(value, bool) and by_name[name].kind != "choice":
-                    raise ValueError
-                by_name[name].encode(value)
+                dimension.encode(given[name], values)
             except (ValueError, TypeError):
                 raise ConfigError(
                     f"space.{name}",
-                    value,
+                    given[name],
                     "lies outside of the space",
-                    str(by_name[name]),
-                    f"space.{name}={by_name[name].ends()[0]}",
+                    str(self._find_range(dimension, values)),
+                    f"space.{name}={spell(self._find_range(dimension, values).ends()[0])}",
                 ) from None
         # In the reversed order children come before their parents, so parents that a condition adds are checked, too.
         for dimension in reversed(self.dimensions):
             for parent, allowed in dimension.when.items() if dimension.name in given else ():
-                if parent not in given and len(allowed) > 1:
+                if parent in given:
+                    continue
+                if len(allowed) > 1 or isinstance(allowed[0], Comparison):
+                    fitting = next((mark for mark in self.list_marks(parent) if is_among(mark, allowed)), allowed[0])
                     raise ConfigError(
                         f"space.{dimension.name}",
                         given[dimension.name],
                         f": it has a condition, {dimension.condition}",
                         f"{parent} together with it, because a drawn {parent} may not meet the condition",
-                        f"space.{parent}={allowed[0]}",
+                        f"space.{parent}={spell(fitting)}",
                     )
-                given.setdefault(parent, allowed[0])
+                given[parent] = allowed[0]
         for name in given.keys() - self.active_values(given).keys():
             raise ConfigError(
                 f"space.{name}",
@@ -166,28 +233,97 @@ class Space:
 
         The first are all parameters low and all high, and each of the two with one parameter at its other end. These
         2n + 2 points combine every end of one parameter with the opposite end of every other, as in a minibatch larger
-        than its batch. The other values of a choice follow, each once. A parameter with a condition is moved at a point
-        where its condition is met.
+        than its batch. The other values of a choice follow, and the ends of ranges with values beside them, each once.
+        A parameter with a condition is moved at a point where its condition is met, and one whose range depends on
+        others within the range that it has there.
         """
-        ends = {dimension.name: dimension.ends() for dimension in self.dimensions}
-        points: list[dict[str, Any]] = []
-        for side in (0, 1):
-            base = {name: pair[side] for name, pair in ends.items()}
-            points += [base, *(self._move(base, d, ends[d.name][1 - side]) for d in self.dimensions)]
+        points: list[dict[str, Any] | None] = []
+        for side in (0, -1):
+            points += [self._find_point(side)]
+            points += [self._find_point(side, dimension, -1 - side) for dimension in self.dimensions]
             # A conditional parameter may be inactive at this base point. So a point is added that meets its condition
             # and has the same end of its range.
-            points += [self._move(base, d, ends[d.name][side]) for d in self.dimensions if d.when]
-        low = points[0]
+            points += [self._find_point(side, dimension, side) for dimension in self.dimensions if dimension.when]
         for dimension in self.dimensions:
-            middle = dimension.args[1:-1] if dimension.kind == "choice" else ()
-            # The choices between first and last are no ends, but each may be invalid in its own way.
-            points += [self._move(low, dimension, value) for value in middle]
-        whole = [{**self.active_values(point), **self.fixed} for point in points]
-        return [point for index, point in enumerate(whole) if point not in whole[:index]]
+            # What lies between the first and the last mark is no end, but each may be invalid in its own way.
+            points += [self._find_point(0, dimension, mark) for mark in range(1, dimension.num_marks - 1)]
+        drawable = [point for point in points if point is not None]
+        return [point for index, point in enumerate(drawable) if point not in drawable[:index]]
 
-    def count_points(self) -> int:
-        """Count the configurations of a search space without continuous parameters."""
-        parents = {parent for dimension in self.dimensions for parent in dimension.when}
+    def find_point(self, name: str) -> dict[str, Any]:
+        """Return a point at which a searched parameter is drawn."""
+        dimension = next(dimension for dimension in self.dimensions if dimension.name == name)
+        return self._find_point(0, dimension, 0) or self._find_point(-1, dimension, 0) or {}
+
+    def list_marks(self, name: str) -> list[Any]:
+        """List the values of a parameter at the corners of the space, each once: its ends among them."""
+        values = [point[name] for point in self.corners() if name in point]
+        return [value for place, value in enumerate(values) if value not in values[:place]]
+
+    def _find_point(self, side: int, moved: Dimension | None = None, mark: int = 0) -> dict[str, Any] | None:
+        """Return the point with all parameters at one end, but one at another mark; None if it cannot have a value.
+
+        The parents of that one have values that meet its condition. If they can only have these in a range that depends
+        on other parameters, then these are at their other ends.
+
+        Args:
+            side: The place of the end among the marks of each parameter: 0 or -1.
+            moved: The parameter that is elsewhere.
+            mark: The place of its value among its marks.
+        """
+        by_name = {dimension.name: dimension for dimension in self.dimensions}
+        wanted: dict[str, tuple[Any, ...]] = {}
+        waiting = [moved] if moved else []
+        while waiting:
+            for parent, allowed in waiting.pop().when.items():
+                wanted[parent] = allowed
+                waiting.append(by_name[parent])
+        bounds = {bound for name in wanted for bound in by_name[name].bounds}
+        for turned in (set[str](), bounds):
+            values = dict(self.fixed)
+            for dimension in self.dimensions:
+                if not is_met(dimension.when, values):
+                    continue
+                marks = dimension.given(values).list_marks()
+                value = marks[-1 - side if dimension.name in turned else side]
+                if moved and dimension.name == moved.name:
+                    value = marks[mark]
+                elif not is_among(value, wanted.get(dimension.name, (value,))):
+                    exact = [each for each in wanted[dimension.name] if not isinstance(each, Comparison)]
+                    fitting = (each for each in (*exact, *marks) if self._is_possible(dimension, each, values, wanted))
+                    value = next(fitting, value)
+                values[dimension.name] = value
+            if not moved or moved.name in values:
+                point = {name: values[name] for name in by_name if name in values}
+                return {**point, **self.fixed}
+        return None
+
+    def _is_possible(
+        self, dimension: Dimension, value: Any, values: Mapping[str, Any], wanted: Mapping[str, tuple[Any, ...]]
+    ) -> bool:
+        """Return whether a parameter can have a value that conditions want, where others have values."""
+        try:
+            dimension.encode(value, values)
+        except (ValueError, TypeError):
+            return False
+        return is_among(value, wanted[dimension.name])
+
+    def _find_range(self, dimension: Dimension, values: Mapping[str, Any]) -> Dimension:
+        """Return a parameter's range in a trial; the range as it is written if it is empty there."""
+        try:
+            return dimension.given(values)
+        except ValueError:
+            return dimension
+
+    def count_points(self, enough: float = math.inf) -> int | None:
+        """Count the configurations of a search space; None if a parameter is continuous.
+
+        Args:
+            enough: Counting ends once there are so many, and the number that is returned is a lower bound.
+        """
+        if any(dimension.kind in CONTINUOUS for dimension in self.dimensions):
+            return None
+        parents = {name for dimension in self.dimensions for name in (*dimension.when, *dimension.bounds)}
         # The possible combinations of the parents' values, with the number of configurations that share each.
         combinations: list[tuple[dict[str, Any], int]] = [({}, 1)]
         for dimension in self.dimensions:
@@ -195,24 +331,17 @@ class Space:
             for values, count in combinations:
                 if not is_met(dimension.when, values):
                     extended.append((values, count))
-                elif dimension.name in parents:
-                    extended += [({**values, dimension.name: value}, count) for value in dimension.list_values()]
+                    continue
+                plain = dimension.given({**self.fixed, **values})
+                size = plain.count_values()
+                if dimension.name not in parents:
+                    extended.append((values, count * size))
+                elif len(extended) + size >= enough:
+                    return len(extended) + size
                 else:
-                    extended.append((values, count * dimension.count_values()))
+                    extended += [({**values, dimension.name: value}, count) for value in plain.list_values()]
             combinations = extended
         return sum(count for _, count in combinations)
-
-    def _move(self, point: Mapping[str, Any], dimension: Dimension, value: Any) -> dict[str, Any]:
-        """Return ``point`` with one parameter changed, and with its parents changed so that its condition is met."""
-        moved = {**point, dimension.name: value}
-        waiting = [dimension]
-        by_name = {other.name: other for other in self.dimensions}
-        while waiting:
-            for parent, allowed in waiting.pop().when.items():
-                if moved[parent] not in allowed:
-                    moved[parent] = allowed[0]
-                waiting.append(by_name[parent])
-        return moved
 
 
 def name_values(values: Mapping[str, Any], searched: Collection[str], above: str = "") -> Iterator[tuple[str, Any]]:
@@ -240,16 +369,17 @@ def parse_space(raw: Mapping[str, Any], algo: Mapping[str, Any] | None = None) -
     dimensions: dict[str, Dimension] = {}
     fixed: dict[str, Any] = {}
     when: dict[str, Mapping[str, Any]] = {}
+    forms: dict[str, Any] = {}
     for key, written in raw.items():
-        name = str(key)
-        when[name], form = split_condition(name, written)
+        when[str(key)], forms[str(key)] = split_condition(str(key), written)
+    for name, form in forms.items():
         if _is_range(form) and not _are_words_of_a_list(form, (algo or {}).get(name)):
-            dimensions[name] = parse_dimension(name, str(form[0]), tuple(form[1:]))
+            dimensions[name] = parse_range(name, form, {*forms, *(algo or {})})
         elif when[name]:  # A fixed value under a condition counts as a choice of one value.
             dimensions[name] = Dimension(name, "choice", (form,))
         else:
             fixed[name] = form
-    return _resolve_conditions(dimensions, fixed, when, {**(algo or {}), **fixed})
+    return _resolve_parents(dimensions, fixed, when, {**(algo or {}), **fixed})
 
 
 def _is_range(form: Any) -> bool:
@@ -259,19 +389,19 @@ def _is_range(form: Any) -> bool:
 def _are_words_of_a_list(form: Sequence[Any], in_file: Any) -> bool:
     """Return whether a form fixes an argument that is a list, such as ``space.normalise=[rewards]``."""
     is_list = isinstance(in_file, Sequence) and not isinstance(in_file, str)
-    return is_list and form[0] not in KINDS and all(isinstance(word, str) for word in form)
+    return is_list and form[0] not in (*KINDS, OR) and all(isinstance(word, str) for word in form)
 
 
-def _resolve_conditions(
+def _resolve_parents(
     dimensions: Mapping[str, Dimension],
     fixed: Mapping[str, Any],
     when: Mapping[str, Mapping[str, Any]],
     constant: Mapping[str, Any],
 ) -> Space:
-    """Check the conditions of all parameters; those on fixed parameters are evaluated and removed."""
+    """Check the conditions and bounds of all parameters; those on fixed parameters are evaluated and removed."""
     ordered: list[Dimension] = []
     idle: dict[str, str] = {}
-    for name in order_parameters({name: when[name] for name in dimensions}):
+    for name in order_parameters({name: (*when[name], *each.bounds) for name, each in dimensions.items()}):
         wanted: dict[str, tuple[Any, ...]] = {}
         for parent, value in when[name].items():
             if parent in dimensions:
@@ -283,8 +413,72 @@ def _resolve_conditions(
             elif not is_allowed(constant[parent], value):
                 idle[name] = f"{parent} is {constant[parent]}"
         if name not in idle:
-            ordered.append(replace(dimensions[name], when=wanted))
-    return Space(tuple(ordered), fixed, idle)
+            searched = {each.name: each for each in ordered}
+            ordered.append(replace(_resolve_bounds(dimensions[name], searched, constant), when=wanted))
+    return _check_ranges(Space(tuple(ordered), fixed, idle))
+
+
+def _resolve_bounds(dimension: Dimension, searched: Mapping[str, Dimension], constant: Mapping[str, Any]) -> Dimension:
+    """Put numbers in the place of the names of parameters that are not searched.
+
+    Raises:
+        ConfigError: A parameter at an end of the range has no number, or the range is then empty.
+    """
+    named = {name: constant.get(name) for name in dimension.bounds if name not in searched}
+    if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in named.values()):
+        raise _make_empty_error(dimension, constant, "its end is no number")
+    resolved = replace(
+        dimension, args=tuple(named.get(arg, arg) if isinstance(arg, str) else arg for arg in dimension.args)
+    )
+    # A parent with a condition has the value of the algorithm's file in trials in which it is not drawn.
+    elsewhere = {name: constant.get(name) for name in resolved.bounds if searched[name].when}
+    if not resolved.bounds and dimension.bounds:
+        try:
+            return dimension.given(constant)
+        except ValueError as error:
+            raise _make_empty_error(dimension, constant, str(error)) from None
+    is_coarse = any(not searched[name].is_whole for name in resolved.bounds)
+    if len(resolved.bounds) > 1 and (resolved.kind == "pow2" or (KINDS[resolved.kind].integer and is_coarse)):
+        raise ConfigError(
+            f"space.{dimension.name}",
+            dimension.form,
+            ": between two other parameters there may be no such value",
+            "a number at one of the ends",
+            f"space.{dimension.name}={spell([resolved.kind, 1, resolved.bounds[1]])}",
+        )
+    return replace(resolved, elsewhere=elsewhere)
+
+
+def _check_ranges(space: Space) -> Space:
+    """Refuse a space with a point at which a range that depends on other parameters is empty, and idle conditions."""
+    for place, dimension in enumerate(space.dimensions):
+        for point in replace(space, dimensions=space.dimensions[:place]).corners() if dimension.bounds else ():
+            if is_met(dimension.when, point):
+                try:
+                    dimension.given(point)
+                except ValueError as error:
+                    raise _make_empty_error(dimension, {**dimension.elsewhere, **point}, str(error)) from None
+    return space
+
+
+def _make_empty_error(dimension: Dimension, values: Mapping[str, Any], problem: str) -> ConfigError:
+    """Make the error for a range that is empty where other parameters have their values."""
+    low, high = dimension.args[:2]
+    ends: list[Any] = [values.get(arg) if isinstance(arg, str) else arg for arg in (low, high)]
+    shown = ", ".join(f"{name}={spell(values.get(name))}" for name in dimension.bounds)
+    fix = f"~space.{dimension.name}"
+    if all(isinstance(end, int | float) and not isinstance(end, bool) for end in ends) and min(ends) > 0:
+        least = min(ends)
+        least = 2 ** int(math.log2(least)) if dimension.kind == "pow2" and least >= 1 else least
+        args = [least if isinstance(low, int | float) else low, high if isinstance(high, str) else max(ends)]
+        fix = f"space.{dimension.name}={spell([dimension.kind, *args, *dimension.args[2:]])}"
+    return ConfigError(
+        f"space.{dimension.name}",
+        dimension.form,
+        f": {problem} with {shown}",
+        "ends between which there are values in every trial",
+        fix,
+    )
 
 
 def _resolve_wanted(dimension: Dimension, parent: Dimension, value: Any) -> tuple[Any, ...]:
@@ -296,11 +490,24 @@ def _resolve_wanted(dimension: Dimension, parent: Dimension, value: Any) -> tupl
     if parent.kind == "choice" and value in parent.args:
         return (value,)  # A list that is one of the parent's choices counts as a single value.
     wanted = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
-    for wanted_value in wanted:
-        try:
-            if parent.kind in CONTINUOUS:
-                raise ValueError
-            parent.encode(wanted_value)
-        except (ValueError, TypeError):
-            raise unreachable_value_error(dimension.name, parent.name, wanted_value, str(parent)) from None
-    return wanted
+    allowed = tuple(each if parent.kind == "choice" and each in parent.args else read_allowed(each) for each in wanted)
+    for each in allowed if not parent.bounds else ():
+        if not _can_meet(parent, each):
+            raise unreachable_value_error(dimension.name, parent.name, each, str(parent))
+    return allowed
+
+
+def _can_meet(parent: Dimension, allowed: Any) -> bool:
+    """Return whether some value of a parameter is one that a condition allows.
+
+    A continuous range never has exactly a value, only the values beside it are drawn often.
+    """
+    if isinstance(allowed, Comparison) or parent.kind in CONTINUOUS:
+        is_continuous = parent.kind in CONTINUOUS and not isinstance(allowed, Comparison)
+        marks = (*parent.before, *parent.after) if is_continuous else parent.list_marks()
+        return any(is_among(mark, (allowed,)) for mark in marks)
+    try:
+        parent.encode(allowed)
+    except (ValueError, TypeError):
+        return False
+    return True

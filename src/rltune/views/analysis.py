@@ -34,8 +34,16 @@ def list_rungs(view: SweepView) -> list[int]:
 
 
 def axis_of(dimension: Dimension) -> str:
-    """Return a parameter's axis label, such as ``1-gamma`` if that is drawn; a power of two keeps its own name."""
-    return dimension.name if dimension.kind == "pow2" else dimension.label
+    """Return a parameter's axis label, such as ``1-gamma`` if that is drawn.
+
+    A power of two keeps its own name, and so does a parameter of which the place in a range is drawn.
+    """
+    return dimension.name if _shows_values(dimension) else dimension.label
+
+
+def _shows_values(dimension: Dimension) -> bool:
+    is_plain = not dimension.before and not dimension.after
+    return is_plain and (dimension.kind == "pow2" or bool(dimension.bounds))
 
 
 def build_optuna_study(space: Space, trials: Sequence[TrialSnapshot], direction: Direction) -> optuna.Study:
@@ -51,15 +59,22 @@ def build_optuna_study(space: Space, trials: Sequence[TrialSnapshot], direction:
     import optuna
 
     searched = space.distributions()
+    ranges = {each.name: space.list_marks(each.name) for each in space.dimensions if _shows_values(each)}
     with quieten_optuna():
         study = optuna.create_study(direction="maximize" if direction is Direction.MAX else "minimize")
     for trial in trials:
         raw, params, distributions = space.encode(trial.params), {}, {}
         for dimension in space.dimensions:
             label = dimension.label
-            if label in raw and dimension.kind == "pow2":
+            if label in raw and _shows_values(dimension):
                 params[dimension.name] = trial.params[dimension.name]
-                distributions[dimension.name] = optuna.distributions.IntDistribution(*dimension.args, log=True)
+                ends, is_log = ranges[dimension.name], "log" in dimension.kind or dimension.kind == "pow2"
+                make = (
+                    optuna.distributions.IntDistribution
+                    if dimension.is_whole
+                    else optuna.distributions.FloatDistribution
+                )
+                distributions[dimension.name] = make(min(ends), max(ends), log=is_log)
             elif label in raw:
                 params[label], distributions[label] = raw[label], searched[label]
         created = optuna.trial.create_trial(params=params, distributions=distributions, value=trial.score)

@@ -15,8 +15,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from rltune.search.conditions import format_condition, format_yaml_value, split_condition
-from rltune.search.space import parse_space
+from rltune.search.conditions import format_condition, format_yaml_value, read_allowed, split_condition
 
 KINDS = ("envs", "algos", "spaces")
 # Users copy names from these columns, so they are never wrapped.
@@ -107,8 +106,8 @@ def _list_spaces(folders: Sequence[Path]) -> Rows:
     for name, path in _find_files(folders, "space").items():
         for number, (parameter, form) in enumerate(_read(path).items()):
             when, plain = split_condition(str(parameter), form)
-            dimension = next(iter(parse_space({parameter: plain}).dimensions), None)
-            text = format_yaml_value(plain) if dimension is None else str(dimension)
-            condition = format_condition({parent: (value,) for parent, value in when.items()})
-            rows.append((name if number == 0 else "", str(parameter), f"{text} {condition}".rstrip()))
+            condition = format_condition({parent: (read_allowed(value),) for parent, value in when.items()})
+            rows.append(
+                (name if number == 0 else "", str(parameter), f"{format_yaml_value(plain)} {condition}".rstrip())
+            )
     return ("space", "parameter", "range"), rows

@@ -318,6 +318,9 @@ def describe_values(view: SweepView) -> Section:
         searched = "fixed"
         if dimension := dimensions.get(name):
             searched = f"{dimension.kind} {', '.join(map(format_value, dimension.args))}"
+            searched = " or ".join(
+                [*map(format_value, dimension.before), searched, *map(format_value, dimension.after)]
+            )
             searched += f", {dimension.condition}" if dimension.when else ""
         # A conditional parameter has no value if its condition is not met.
         rows.append((name, format_value(winning[name]) if name in winning else "-", default, searched))

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from opened import make_proposals
 
+from rltune.driver.provenance import record_start
 from rltune.driver.sweep import Sweep
 from rltune.ledger.ledger import Ledger
 from rltune.records import ENQUEUE
+from rltune.records import SPACE as CHANGED_SPACE
 
 SPACE = ("lr=[loguniform,1e-5,1e-2]", "minibatch_size=[pow2,64,256]", "gamma=[one_minus_loguniform,0.01,0.1]")
 WARM = "warm_start=[{lr:3e-4},{lr:4e-4}]"
@@ -148,3 +150,62 @@ def test_what_was_enqueued_is_none_beyond_the_budget(make_search):
     search.ledger.add_request(ENQUEUE, {"lr": 1e-3}, "maria@host")
     assert search.propose() is None
     assert len(search.ledger.read_requests()) == 1, "it waits for a larger one"
+
+
+def begin(search: Search, count: int) -> list[Any]:
+    """Record the settings of a sweep as its driver does, and let so many trials end with a score."""
+    plan = search.sweep.plan
+    record_start(search.ledger, plan.folder, plan.settings, None)
+    records = []
+    for _ in range(count):
+        records.append(search.propose())
+        search.sweep.search.study.tell(search.ledger.trials.end(records[-1].number, "COMPLETE", "done"))
+    return records
+
+
+@pytest.mark.parametrize("kind", ["random", "rf", "tpe", "qmc"])
+def test_a_resume_with_other_ranges_goes_on_from_their_next_trial(
+    make_search: Callable[..., Search], kind: str
+) -> None:
+    """The ledger has from which trial on, and the searcher sees the trials that are still in the space."""
+    choice = "num_epochs=[choice,5,10,20]"
+    first = make_search(12, f"searcher={kind}", space=("lr=[loguniform,1e-5,1e-2]", choice))
+    before = begin(first, 6)
+    first.ledger.close()
+    for _ in range(2):  # A resume after it has the same ranges, and changes nothing.
+        search = make_search(
+            12, f"searcher={kind}", space=("lr=[loguniform,1e-4,1e-2]", "num_epochs=[choice,10,20,40]")
+        )
+        begin(search, 0)
+        search.ledger.close()
+    search = make_search(12, f"searcher={kind}", space=("lr=[loguniform,1e-4,1e-2]", "num_epochs=[choice,10,20,40]"))
+    (change,) = search.ledger.read_requests(CHANGED_SPACE, waiting=False)
+    assert (change.trial, sorted(change.payload)) == (6, ["lr", "num_epochs"])
+    assert any("from trial 6 on" in note for note in search.sweep.plan.notes)
+    inside = {each.number for each in before if each.params["lr"] >= 1e-4 and each.params["num_epochs"] != 5}
+    seen = search.sweep.search.study._study.get_trials()
+    assert {trial.number for trial in seen if trial.params} == inside
+    after = search.run()
+    assert [each.number for each in after] == [6, 7, 8, 9, 10, 11]
+    assert all(1e-4 <= each.params["lr"] <= 1e-2 and each.params["num_epochs"] in (10, 20, 40) for each in after)
+    assert [each.params for each in search.ledger.trials.records()[:6]] == [each.params for each in before]
+
+
+def test_a_resume_tries_first_what_only_now_is_in_the_space(make_search: Callable[..., Search]) -> None:
+    """Nothing is tried twice: the baseline was tried before, the warm start lies in the space only now."""
+    warm = "warm_start=[{lr:3e-4,num_epochs:20}]"
+    first = make_search(6, warm, space=("lr=[loguniform,1e-5,1e-2]", "num_epochs=[choice,5,10]"))
+    begin(first, 3)
+    first.ledger.close()
+    second = make_search(6, warm, space=("lr=[loguniform,1e-5,1e-2]", "num_epochs=[choice,5,10,20]"))
+    assert [each.origin for each in second.run()] == ["warm_start", "searcher", "searcher"]
+    assert second.ledger.trials.record(3).params == {"lr": 3e-4, "num_epochs": 20}
+
+
+def test_a_trial_after_other_ranges_is_not_an_enqueued_one(make_search: Callable[..., Search]) -> None:
+    first = make_search(3, space=("lr=[loguniform,1e-5,1e-2]",))
+    begin(first, 2)
+    first.ledger.close()
+    second = make_search(3, space=("lr=[loguniform,1e-4,1e-2]",))
+    second.run()
+    assert second.ledger.trials.record(2).enqueued_by is None

@@ -13,7 +13,7 @@ from signal import SIGINT
 from typing import TYPE_CHECKING
 
 from rltune.formatting import name_user
-from rltune.records import ENQUEUE, RETRY, STOP, SweepRequest, TrialRecord
+from rltune.records import ENQUEUE, RETRY, SPACE, STOP, SweepRequest, TrialRecord
 
 if TYPE_CHECKING:
     from rltune.driver.stopper import SweepStopper
@@ -49,6 +49,10 @@ class Inbox:
     def count_begun(self) -> int:
         """Count the trials that came from enqueued configurations."""
         return sum(request.trial is not None for request in self._ledger.read_requests(ENQUEUE, waiting=False))
+
+    def has_changed_space(self) -> bool:
+        """Return whether a resume has changed what is searched."""
+        return bool(self._ledger.read_requests(SPACE, waiting=False))
 
     def reopen_failed(self, notify: Callable[[str], None]) -> list[TrialRecord]:
         """Set failed trials and certification runs that users want to retry to RUNNING in the ledger, and return them.

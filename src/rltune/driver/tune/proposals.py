@@ -73,6 +73,7 @@ class SearchProposals:
         self._waiting = [record for record in self.table.records() if record.state == "RUNNING"]
         # Each enqueued configuration has taken a trial's number, which delays the warm starts by one.
         self._num_enqueued = inbox.count_begun()
+        self._has_changed_space = inbox.has_changed_space()
         self._was_spent = False
 
     def propose(self, is_search_over: bool) -> TrialRecord | None:
@@ -85,8 +86,12 @@ class SearchProposals:
         enqueued = self._inbox.find_enqueued()
         if enqueued:
             given, origin = plan.encode_request(enqueued.payload), ENQUEUED
+            labels = {dimension.name: dimension.label for dimension in plan.space.dimensions}
+            if outside := [name for name in enqueued.payload if labels.get(name) not in given and name in labels]:
+                self._note(f"trial {number}: {', '.join(outside)} as enqueued is no longer in the space, and is drawn")
         else:
-            given, origin = plan.fixed_values(number - self._num_enqueued)
+            tried = [record.params for record in self.table.records()] if self._has_changed_space else ()
+            given, origin = plan.fixed_values(number - self._num_enqueued, tried)
         proposal = self._study.propose(given, plan.sampler(number), plan.space.draw)
         record = self.table.add(
             plan.space.decode(proposal.drawn),
