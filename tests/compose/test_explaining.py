@@ -26,7 +26,7 @@ from rltune.errors import RltuneError
         ("budgett.trials=4", "one of: algo, budget", "budget.trials=4"),
         ("space.env.kwargs.repeat=[choice,1,2]", "with +", "+space.env.kwargs.repeat=[choice,1,2]"),
         ("space.train_env.kwargs.w=[uniform, 0, 1]", "with +", "'+space.train_env.kwargs.w=[uniform, 0, 1]'"),
-        ("budget.trils=4", "one of: env_steps, reports, total_env_steps, trials", "budget.trials=4"),
+        ("budget.trils=4", "one of: env_steps, plateau, reports, target, total_env_steps, trials", "budget.trials=4"),
         ("lr=0.001", "one of: algo, budget", "space.lr=0.001"),
         ("gama=0.9", "one of: algo, budget", "space.gamma=0.9"),
         ("trials=4", "one of: algo, budget", "budget.trials=4"),

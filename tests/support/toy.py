@@ -106,13 +106,14 @@ class ToyRunner:
     def restore(self, folder: Path) -> None:
         self.env_steps, self.resumed = json.loads((folder / "toy.json").read_text())["env_steps"], True
 
-    def play(self, *, copies: Any, episodes: int, seed: int, env: Mapping[str, Any], progress: Any) -> Evaluation:
+    def play(self, *, copies: Any, **episodes: Any) -> Evaluation:
         """Every episode is worth what ``env`` says, or the square of the curve."""
-        for done in range(episodes):
-            progress(done, episodes)
-        worth = env.get("worth", (self.params["quality"] * self.env_steps / 1000) ** 2)
-        self.played = [*getattr(self, "played", []), (self.env_steps, seed, episodes)]
-        return Evaluation((worth,) * episodes, (1,) * episodes, worth, 0.0, worth, None, None, worth, worth)
+        count = episodes["episodes"]
+        for done in range(count):
+            episodes["progress"](done, count)
+        worth = episodes["env"].get("worth", (self.params["quality"] * self.env_steps / 1000) ** 2)
+        self.played = [*getattr(self, "played", []), (self.env_steps, episodes["seed"], count)]
+        return Evaluation((worth,) * count, (1,) * count, worth, 0.0, worth, None, None, worth, worth)
 
     @property
     def kept_steps(self) -> int:

@@ -25,6 +25,7 @@ def test_a_runner_is_called_in_one_way(name: str, implementation: type) -> None:
 def test_a_trial_trains_saves_restores_and_stops() -> None:
     assert set(NAMES) == {
         "train",
+        "play",
         "save",
         "restore",
         "kept_steps",

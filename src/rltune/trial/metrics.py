@@ -117,7 +117,7 @@ class Progress:
     episodes_with: Mapping[str, int] = field(default_factory=dict)
     recent_episodes: int = 0
     scored_episodes: int = 0
-    refused: Sequence[str] = ()
+    refused: Sequence[str] = field(default_factory=list)
     fault: str = ""
     far_value: str = ""
 
