@@ -148,10 +148,11 @@ def check_vector_env(build: Build) -> None:
     """Refuse a registered vector environment for an environment whose copies rltune has to wrap one by one.
 
     Raises:
-        ConfigError: Observations, actions, a mask or a setting of the environment need single copies.
+        ConfigError: Observations, actions or a mask of the environment need single copies. Where a setting needs them,
+            they are stepped in its place, with a note.
     """
-    vectorize = "vector_entry_point"
-    if build.vectorize == vectorize and not is_plain(build.with_params({}).env, build.facts):
+    vectorize, env = "vector_entry_point", build.with_params({}).env
+    if build.vectorize == vectorize and not env.needs_single_copies and not is_plain(env, build.facts):
         raise ConfigError(
             "env.vectorize",
             vectorize,

@@ -276,7 +276,7 @@ class Layout:
             ValueError: It fits neither; names the leaf.
         """
         parts = [_read(leaf, _find(leaf, observations, masks)) for leaf in self.leaves]
-        is_single = self._is_one(parts)
+        is_single = self.is_of_one(parts)
         count = 1
         for leaf, part in zip(self.leaves, parts, strict=True):
             if is_single:
@@ -292,7 +292,7 @@ class Layout:
             return parts[0].reshape(count, -1), is_single
         return self._make_rows(parts, count), is_single
 
-    def _is_one(self, parts: Sequence[Any]) -> bool:
+    def is_of_one(self, parts: Sequence[Any]) -> bool:
         """Return whether these are the leaves of one observation, whose parts may have another shape as in training."""
         pairs = list(zip(self.leaves, parts, strict=True))
         if all(part.shape == leaf.shape for leaf, part in pairs):
@@ -305,7 +305,7 @@ class Layout:
     def is_single(self, observations: Any) -> bool:
         """Return whether this is one observation and no batch of them."""
         leaves = [leaf for leaf in self.leaves if leaf.kind != MASK]
-        return Layout(leaves)._is_one([np.asarray(_find(leaf, observations)) for leaf in leaves])
+        return Layout(leaves).is_of_one([np.asarray(_find(leaf, observations)) for leaf in leaves])
 
     def find_mask(self, observations: Any) -> Any:
         """Return what an observation, or a batch of them, has as its mask; None without one there.

@@ -272,7 +272,7 @@ class Dimension:
             return d.IntDistribution(0, self.given(values).count_values() - 1)
         if self.bounds:
             return d.FloatDistribution(0.0, 1.0)
-        axis = self._axis
+        axis = self.axis
         is_extended = axis.below or axis.above
         if KINDS[self.kind].integer and not (is_extended and axis.log):
             step = int(axis.step)
@@ -294,7 +294,7 @@ class Dimension:
         return self.is_listed and self.kind not in CONTINUOUS and bool(self.bounds or self.before or self.after)
 
     @property
-    def _axis(self) -> _Axis:
+    def axis(self) -> _Axis:
         """The quantity that is searched; all arguments are numbers."""
         low, high = self.args[:2]
         if self.kind == "pow2":
@@ -321,20 +321,20 @@ class Dimension:
             return next(value for value in self.args if pack_value(value) == raw)
         dimension = self.given(values)
         if self._is_drawn_by_number:
-            return dimension._get_value(int(raw))
-        axis = dimension._axis
+            return dimension.get_value(int(raw))
+        axis = dimension.axis
         quantity = axis.from_place(raw) if self.bounds else raw
         if slot := axis.find_slot(quantity):
             below, above = self._beside
             return below[-slot - 1] if slot < 0 else above[slot - 1]
-        return dimension._convert(quantity)
+        return dimension.convert(quantity)
 
-    def _convert(self, quantity: Any) -> Any:
+    def convert(self, quantity: Any) -> Any:
         """Convert a searched quantity in the range to the parameter's value."""
         if self.kind == "one_minus_loguniform":
             return 1.0 - quantity
         if KINDS[self.kind].integer:
-            low, high = self._axis[:2]
+            low, high = self.axis[:2]
             whole = min(max(round(quantity), int(low)), int(high))
             return 2**whole if self.kind == "pow2" else whole
         if self.kind == "quniform":
@@ -357,18 +357,18 @@ class Dimension:
                 raise ValueError(f"{self.name}={value} is outside {self}")
             return raw
         dimension = self.given(values)
-        quantity = dimension._find_quantity(value)
+        quantity = dimension.find_quantity(value)
         if self._is_drawn_by_number:
-            return dimension._find_number(quantity)
-        return dimension._axis.to_place(quantity) if self.bounds else quantity
+            return dimension.find_number(quantity)
+        return dimension.axis.to_place(quantity) if self.bounds else quantity
 
-    def _find_quantity(self, value: Any) -> Any:
+    def find_quantity(self, value: Any) -> Any:
         """Return the searched quantity of a value; all arguments are numbers.
 
         Raises:
             ValueError: The value lies outside of the range and is none of those beside it.
         """
-        axis = self._axis
+        axis = self.axis
         for sign, beside in zip((-1, 1), self._beside, strict=True):
             for number, other in enumerate(beside):
                 if _is_same(other, value):
@@ -390,21 +390,21 @@ class Dimension:
             raise ValueError(f"{self.name}={value} is outside {self}")
         return quantity
 
-    def _find_number(self, quantity: float) -> int:
+    def find_number(self, quantity: float) -> int:
         """Return the number of a searched quantity in the list of all values."""
-        axis = self._axis
+        axis = self.axis
         slot = axis.find_slot(quantity)
         last = round((axis.high - axis.low) / axis.step)
         number = round((quantity - axis.low) / axis.step)
         return axis.below + (slot if slot < 0 else last + slot if slot else number)
 
-    def _get_value(self, number: int) -> Any:
+    def get_value(self, number: int) -> Any:
         """Return the value with a number in the list of all values, by which a grid names it."""
-        axis, (below, above) = self._axis, self._beside
+        axis, (below, above) = self.axis, self._beside
         number, last = number - axis.below, round((axis.high - axis.low) / axis.step)
         if number < 0:
             return below[-number - 1]
-        return above[number - last - 1] if number > last else self._convert(axis.low + number * axis.step)
+        return above[number - last - 1] if number > last else self.convert(axis.low + number * axis.step)
 
     @property
     def num_marks(self) -> int:
@@ -427,21 +427,21 @@ class Dimension:
     def spread(self, count: int) -> list[Any]:
         """Return ``count`` values of a continuous range, evenly spaced on its scale, and the values beside it."""
         plain = replace(self, before=(), after=())
-        points = [plain._convert(plain._axis.from_place(place / (count - 1))) for place in range(count)]
+        points = [plain.convert(plain.axis.from_place(place / (count - 1))) for place in range(count)]
         return [*self.before, *sorted({float(f"{point:.4g}") for point in points}), *self.after]
 
     def count_values(self) -> int:
         """Count the possible values of a parameter that is not continuous."""
         if self.kind == "choice":
             return len(self.list_values())
-        axis = self._axis
+        axis = self.axis
         return round((axis.high - axis.low) / axis.step) + 1 + axis.below + axis.above
 
     def list_values(self) -> list[Any]:
         """List the possible values of a parameter that is not continuous."""
         if self.kind == "choice":
             return [value for place, value in enumerate(self.args) if value not in self.args[:place]]
-        return [self._get_value(number) for number in range(self.count_values())]
+        return [self.get_value(number) for number in range(self.count_values())]
 
     @property
     def condition(self) -> str:
