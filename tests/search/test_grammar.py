@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from rltune.errors import ConfigError
+from rltune.errors import ConfigError, spell
 from rltune.search.conditions import Comparison
 from rltune.search.dimensions import KINDS
 from rltune.search.space import parse_space
@@ -216,7 +216,7 @@ def test_counting_ends_where_there_are_enough():
         ({"batch": 16, "mini": ["pow2", 32, "batch"]}, "space.mini=[pow2,16,batch]"),
         ({"batch": "auto", "mini": ["pow2", 32, "batch"]}, "~space.mini"),
         ({"batch": None, "n": ["randint", 1, 5], "mini": ["randint", "n", "batch"]}, "~space.mini"),
-        ({"a": ["uniform", 0.5, 2], "b": ["uniform", 1, 3], "x": ["uniform", "a", "b"]}, "space.x=[uniform,a,b]"),
+        ({"a": ["uniform", 0.5, 2], "b": ["uniform", 1, 3], "x": ["uniform", "a", "b"]}, "~space.x"),
     ],
 )
 def test_a_range_that_is_empty_in_some_trial_is_refused(raw, fix):
@@ -329,6 +329,38 @@ def test_trials_of_former_ranges_are_placed_in_the_new_ones():
     assert wider.place({"n": 64}, {"log2(n)": 6}) == {"n": (64, wider.distributions()["n"])}
     assert wider.place({"n": 128}, {"log2(n)": 7}) is None
     assert now.place({"n": 128, "batch": 64}, {"log2(n)": 7}) is None
+
+
+def test_a_former_draw_may_be_none_of_the_new_choices():
+    """A draw with a step has rounding errors that its value has not."""
+    former, now = parse_space({"x": ["quniform", 0.1, 1, 0.1]}), parse_space({"x": ["choice", 0.3, 0.5]})
+    assert now.place({"x": 0.3}, {"x": 0.30000000000000004}) == {"x": (0.3, now.distributions()["x"])}
+    assert former.place({"x": 0.3}, {"x": 0.3}) is not None
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        {"a": ["randint", "x", "y"], "x": ["choice", 1, 50, 2], "y": ["choice", 100, 10, 100]},
+        {"a": ["uniform", "x", 7], "x": ["uniform", 0, "y"], "y": ["choice", 1, 50, 2]},
+        {"a": ["uniform", "x", "y"], "x": ["or", 30, ["randint", 1, 3]], "y": ["or", ["randint", 40, 50], 20, 60]},
+    ],
+)
+def test_choices_in_the_middle_leave_no_range_empty(space):
+    with pytest.raises(ConfigError) as refused:
+        parse_space(space)
+    assert refused.value.key == "space.a"
+    assert refused.value.fix != f"space.a={spell(space['a'])}"
+
+
+@pytest.mark.parametrize("ends", [("x", 1), ("x", "y")])
+def test_steps_from_a_bound_stay_above_it(ends):
+    space = parse_space({"x": ["uniform", 0, 1], "y": ["uniform", 1, 2], "a": ["quniform", *ends, 0.5]})
+    for low in (0.39882354222426875, 0.88882354222426875, 0.6666666666666666):
+        label = "/".join(("a", *(end for end in ends if isinstance(end, str))))
+        values = space.decode({"x": low, "y": 1.5, label: 0.0})
+        assert low <= values["a"] == pytest.approx(low)
+        assert space.is_fully_specified(space.encode(values))
 
 
 @QUICK
