@@ -178,7 +178,7 @@ class Space:
             if name not in given:
                 continue
             searched = [parent for parent in dimension.bounds if parent in by_name and parent not in values]
-            if lacking := [parent for parent in searched if parent not in dimension.elsewhere]:
+            if lacking := [parent for parent in searched if self._may_draw(by_name[parent], values)]:
                 raise ConfigError(
                     f"space.{name}",
                     given[name],
@@ -308,6 +308,14 @@ class Space:
         except (ValueError, TypeError):
             return False
         return is_among(value, wanted[dimension.name])
+
+    def _may_draw(self, dimension: Dimension, values: Mapping[str, Any]) -> bool:
+        """Return whether a parameter may be drawn in a trial that has the given values, and perhaps others."""
+        by_name = {each.name: each for each in self.dimensions}
+        return all(
+            is_among(values[parent], allowed) if parent in values else self._may_draw(by_name[parent], values)
+            for parent, allowed in dimension.when.items()
+        )
 
     def _find_range(self, dimension: Dimension, values: Mapping[str, Any]) -> Dimension:
         """Return a parameter's range in a trial; the range as it is written if it is empty there."""
