@@ -90,6 +90,12 @@ def test_what_is_drawn_comes_back_as_it_was(form, place, at_name):
         assert distribution._contains(distribution.to_internal_repr(again[label])), label
 
 
+def test_a_draw_beside_an_end_is_the_end():
+    space = parse_space({"x": ["one_minus_loguniform", 0.0001, 0.3194]})
+    values = space.decode({"1-x": math.nextafter(0.3194, 0)})
+    assert values == space.decode(space.encode(values)) == {"x": 1 - 0.3194}
+
+
 @QUICK
 @given(forms())
 def test_what_is_written_in_a_range_comes_back(form):
@@ -320,6 +326,20 @@ def test_an_enqueued_value_needs_the_parameter_that_bounds_it():
     with pytest.raises(ConfigError) as outside:
         space.check_values({"mini": 128, "batch": 64})
     assert outside.value.fix == "space.mini=32"
+
+
+def test_an_enqueued_value_needs_a_bound_that_may_be_drawn():
+    """Otherwise it would depend on what is drawn whether the trial has it."""
+    space = parse_space(
+        {"on": ["choice", False, True], "top": ["when", {"on": True}, ["randint", 5, 9]], "n": ["randint", 1, "top"]},
+        {"top": 3},
+    )
+    for given in ({"n": 3, "on": False}, {"n": 9, "top": 9}):
+        assert space.encode(space.check_values(given)).keys() >= {"n/top", "on"}
+    for given in ({"n": 2}, {"n": 2, "on": True}):
+        with pytest.raises(ConfigError) as lacking:
+            space.check_values(given)
+        assert (lacking.value.key, lacking.value.fix) == ("space.n", "space.top=5")
 
 
 def test_trials_of_former_ranges_are_placed_in_the_new_ones():

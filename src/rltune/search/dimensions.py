@@ -332,7 +332,8 @@ class Dimension:
     def convert(self, quantity: Any) -> Any:
         """Convert a searched quantity in the range to the parameter's value."""
         if self.kind == "one_minus_loguniform":
-            return 1.0 - quantity
+            # `find_quantity` takes what is as close to an end for the end.
+            return 1.0 - next((end for end in self.args[:2] if math.isclose(quantity, end, rel_tol=2e-9)), quantity)
         if KINDS[self.kind].integer:
             low, high = self.axis[:2]
             whole = min(max(round(quantity), int(low)), int(high))
