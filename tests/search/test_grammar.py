@@ -334,11 +334,11 @@ def test_an_enqueued_value_needs_a_bound_that_may_be_drawn():
         {"on": ["choice", False, True], "top": ["when", {"on": True}, ["randint", 5, 9]], "n": ["randint", 1, "top"]},
         {"top": 3},
     )
-    for given in ({"n": 3, "on": False}, {"n": 9, "top": 9}):
-        assert space.encode(space.check_values(given)).keys() >= {"n/top", "on"}
-    for given in ({"n": 2}, {"n": 2, "on": True}):
+    for enqueued in ({"n": 3, "on": False}, {"n": 9, "top": 9}):
+        assert space.encode(space.check_values(enqueued)).keys() >= {"n/top", "on"}
+    for enqueued in ({"n": 2}, {"n": 2, "on": True}):
         with pytest.raises(ConfigError) as lacking:
-            space.check_values(given)
+            space.check_values(enqueued)
         assert (lacking.value.key, lacking.value.fix) == ("space.n", "space.top=5")
 
 
