@@ -476,9 +476,12 @@ def _list_bounding_points(space: Space, dimension: Dimension) -> Iterator[dict[s
     Unlike those of `Space.corners`, they combine each mark of a parameter, such as a choice in the middle, with those
     of all others on which the ends depend.
     """
-    ends, before = set(dimension.bounds), space.dimensions[: space.dimensions.index(dimension)]
-    for each in reversed(before):
+    ends, related, before = set(dimension.bounds), {*dimension.bounds, *dimension.when}, list[Dimension]()
+    for each in reversed(space.dimensions[: space.dimensions.index(dimension)]):
         ends |= set(each.bounds) if each.name in ends else set()
+        if each.name in related:
+            related |= {*each.bounds, *each.when}
+            before.insert(0, each)
     roots = [each for each in before if each.name in ends and not each.bounds]
     for marks in itertools.product(*(each.list_marks() for each in roots)) if ends else ():
         given = {each.name: mark for each, mark in zip(roots, marks, strict=True)}
