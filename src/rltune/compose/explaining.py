@@ -115,7 +115,8 @@ def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> 
 def explain_bare_word(word: str, root: str, schema: type) -> RltuneError:
     """Explain that a word has no key; for the name of a sweep, as in ``show my-sweep``, suggest ``sweep=my-sweep``."""
     subject = {"sweep", "sweeps", "policy"} & {field.name for field in fields(schema)}
-    fix = spell_command(f"{root} {subject.pop()}={word.lstrip('+~')}" if subject else f"{root} --help")
+    is_name = subject and not word.startswith(("+", "~"))
+    fix = spell_command(f"{root} {subject.pop()}={word}" if is_name else f"{root} --help")
     return ConfigError(word, ABSENT, ": not a setting", "key=value, quoted where the shell needs it", fix)
 
 
