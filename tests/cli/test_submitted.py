@@ -89,6 +89,10 @@ def test_sweeps_of_a_remote_service_are_read_through_it(
     assert "<html" in Path(report.data["report"]).read_text()
     assert Path(report.data["report"]).parent == here
     assert type_at(service, here, "stop", "sweep=waits").data["state"] == "interrupted"
+    for name, more in (("show", ()), ("stop", ()), ("enqueue", ("space.lr=1e-3",)), ("report", ())):
+        with pytest.raises(StudyError) as refused:
+            type_at(service, here, name, "sweep=min", *more)
+        assert "'mine'" in refused.value.allowed, "names of the service's sweeps"
     assert not (here / "outputs").exists()
 
 

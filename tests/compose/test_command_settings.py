@@ -98,6 +98,7 @@ def test_defaults_are_those_of_the_commands_file() -> None:
         ("enqueue", "space=3", "space", "{name: value}", "enqueue --help"),
         ("export", "format=onxx", "format", "one of: onnx, torch", "format=onnx"),
         ("resume", "budget.trails=10", "budget.trails", "one of: total_env_steps", "budget.trials=10"),
+        ("resume", "~space.lr", "~space.lr", "key=value", "resume --help"),
     ],
 )
 def test_a_wrong_word_is_answered_in_three_parts(command: str, word: str, key: str, allowed: str, fix: str) -> None:

@@ -59,6 +59,8 @@ from rltune.errors import RltuneError
         ("space.lr=0.1,0.2", "a range or a choice", "space.lr=[choice,0.1,0.2]"),
         ("+scheduler.args.reduction_factor=4", "the key without +", "scheduler.args.reduction_factor=4"),
         ("env.rewards.normalise=true", "a list", "algo.normalise=[rewards]"),
+        ("warm_start={lr: 1e-3}", "a list", "'warm_start=[{lr: 1e-3}]'"),
+        ("constraints=[train_s]", "{name: value}", "run --help"),
     ],
 )
 def test_a_wrong_word_names_its_type_and_what_to_type(word: str, allowed: str, fix: str) -> None:
@@ -67,6 +69,14 @@ def test_a_wrong_word_names_its_type_and_what_to_type(word: str, allowed: str, f
     assert refused.value.key == word.partition("=")[0]
     assert refused.value.allowed.startswith(allowed)
     assert fix in refused.value.fix
+
+
+@pytest.mark.parametrize("last", ["metrics={fuel: sum}", "+metrics.fuel=sum"])
+def test_a_mapping_after_a_list_names_the_list(last: str) -> None:
+    with pytest.raises(RltuneError) as refused:
+        compose_settings("run", RunConfig, ["env=gym", "metrics=[energy]", last])
+    assert last.startswith(refused.value.key)
+    assert refused.value.fix == "leave metrics=[energy] out"
 
 
 def test_the_key_that_is_wrong_is_named_whole() -> None:

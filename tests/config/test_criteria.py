@@ -49,13 +49,13 @@ def test_what_is_no_bound_is_refused_with_one_to_type(text):
     assert refused.value.key == "constraints.train_s"
     assert refused.value.value == ("[1]" if text == [1] else text)
     assert refused.value.allowed
-    assert refused.value.fix.startswith("'constraints.train_s=< ")
+    assert refused.value.fix.startswith("'+constraints.train_s=< ")
 
 
 def test_a_number_without_a_sign_is_answered_with_one():
     with pytest.raises(ConfigError) as refused:
         parse_constraints({"train_s": 90})
-    assert refused.value.fix == "'constraints.train_s=< 90'"
+    assert refused.value.fix == "'+constraints.train_s=< 90'"
 
 
 def test_a_whole_trial_is_judged_by_the_seconds_it_took():

@@ -48,7 +48,7 @@ def test_an_added_key_is_answered_with_the_one_that_was_meant(word, fix):
 
 
 def test_a_constraint_that_is_no_bound_is_refused():
-    assert refusal(compose("run", "constraints.train_s=60")).fix == "'constraints.train_s=< 60'"
+    assert refusal(compose("run", "constraints.train_s=60")).fix == "'+constraints.train_s=< 60'"
     assert parse_config(compose("run", 'constraints.train_s="< 60"')).constraints == {"train_s": "< 60"}
 
 

@@ -286,7 +286,8 @@ def test_it_searches_each_kind_of_range(begin):
     space = parse_space(GRID).list_for_grid() if begin.name == "grid" else parse_space(GRAMMAR)
     trials = run(begin(space=space), 5 if begin.name == "gp" else 12)
     assert all(map(is_allowed, trials))
-    assert len({str(params) for params in trials}) == len(trials)
+    # A Gaussian process may draw a point again, of which it is not certain.
+    assert len({str(params) for params in trials}) >= len(trials) - (begin.name == "gp")
 
 
 @pytest.mark.nightly

@@ -90,6 +90,7 @@ SEARCHED = ("space.lr=[loguniform,1e-5,1e-2]", "+space.num_epochs=[choice,5,10]"
         ({"lr": ["uniform", 1e-4, 1e-3], "num_epochs": ["randint", 1, 30, 5]}, None, ""),
         ({"num_epochs": 10}, "space.num_epochs", "[choice,10]"),
         ({"clip_param": ["choice", 0.1, 0.2]}, "space.clip_param", "leave space.clip_param out"),
+        ({"env": {"kwargs": {"wind": ["choice", 1, 2]}}}, "space.env.kwargs.wind", "leave space.env.kwargs.wind out"),
         ({"num_epochs": ["uniform", 1, 10]}, "space.num_epochs", "[randint,1,10]"),
         ({"num_epochs": ["chioce", 1, 10]}, "space.num_epochs", "[choice,1,10]"),
     ],

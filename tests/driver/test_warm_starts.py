@@ -175,6 +175,12 @@ def test_a_configuration_is_completed_by_the_algorithms_file(make):
     assert (second["lr"], second["clip_param"], second["gamma"], second["num_epochs"]) == (1e-4, 0.1, 0.98, 20)
 
 
+def test_a_small_search_says_what_its_portfolio_does_not_vary(make):
+    for trials, num_notes in ((3, 1), (5, 0)):
+        notes = make(portfolio=PORTFOLIO, budget__trials=trials).notes
+        assert sum("num_epochs" in note and "portfolio=off" in note for note in notes) == num_notes
+
+
 def test_what_a_user_fixes_stays_and_the_rest_is_tried(make):
     space = {"lr": 7e-4, "gamma": ["one_minus_loguniform", 5e-3, 5e-2]}
     made = make(space=space, portfolio=[{"lr": 2e-3, "gamma": 0.99}])

@@ -322,6 +322,8 @@ def heating(tmp_path, monkeypatch):
         ("Nonesuch-v0", "a registered Gymnasium id", "env.id=my_module:Nonesuch-v0"),
         ("warming:Unregistered", "warming:Broken-v0", "env.id=warming:Unregistered-v0"),
         ("warming:Zzz-v0", "warming:Broken-v0", "in warming"),
+        ("warming:Broken-v1", "'Broken-v0'", "env.id=warming:Broken-v0"),
+        ("warming:Unregistered-v0", "warming:Broken-v0", "in warming"),
         ("warming:Broken-v0", "installed", "nosuchpackage"),
     ],
 )

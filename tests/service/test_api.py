@@ -58,7 +58,8 @@ def test_a_sweep_is_checked_without_being_submitted(service: Serviced) -> None:
 
 def test_a_probe_needs_no_token_and_metrics_do(service: Serviced) -> None:
     assert service.ask("GET", "/health").json() == {"rltune": "well"}
-    assert service.ask("GET", "/metrics").status_code in (303, 401)
+    refused = service.ask("GET", "/metrics")
+    assert (refused.status_code, refused.headers["WWW-Authenticate"]) == (401, "Bearer"), "Prometheus reads no pages"
     assert service.ask("GET", "/metrics", headers=BEARER).headers["Content-Type"].startswith("text/plain")
 
 

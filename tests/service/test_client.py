@@ -51,6 +51,15 @@ def test_a_wrong_token_is_named_by_its_variable(service: Serviced) -> None:
         assert "a-wrong-token" not in str(error.value)
 
 
+def test_a_token_that_is_not_set_is_not_called_wrong(
+    service: Serviced, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(TOKEN, raising=False)
+    with pytest.raises(TokenError) as error:
+        Client(service.address, output_dir=str(tmp_path)).list()
+    assert (error.value.key, error.value.value) == (TOKEN, None)
+
+
 def test_a_script_submits_waits_and_reads_the_log(service: Serviced) -> None:
     client = service.client
     made = client.submit("algo=ppo", env="cartpole", budget={"trials": 3}, name="one", group="g")

@@ -14,7 +14,7 @@ from ledger import add_reports
 
 from rltune.errors import RltuneError
 from rltune.ledger.storage import open_ledger
-from rltune.service.page import read_arguments, spell_form
+from rltune.service.page import LOG_BYTES, read_arguments, spell_form
 from rltune.service.processes import Ending
 from tests.service.browser import Browser, open_browser
 from tests.service.serviced import TOKEN, Serviced, run_service
@@ -130,6 +130,17 @@ def test_a_sweep_is_submitted_again_with_changes(service: Serviced) -> None:
     service.queue.add("first", ["algo=dqn", "space.lr=[loguniform, 1e-5, 1e-3]"])
     page = service.ask("GET", "/submit?like=first", headers=service.log_in()).text
     assert "algo=dqn &#39;space.lr=[loguniform, 1e-5, 1e-3]&#39;</textarea>" in page
+    for path in ("/", "/sweeps/first"):
+        assert "&#39;space.lr=" in service.ask("GET", path, headers=service.log_in()).text, "as a shell takes it"
+
+
+def test_the_end_of_a_long_log_begins_with_a_whole_line(service: Serviced) -> None:
+    service.queue.add("first", [])
+    log = service.sweeps.folder.log_of("first")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text("a line of the log that is 40 letters...\n" * (LOG_BYTES // 30))
+    page = service.ask("GET", "/sweeps/first", headers=service.log_in()).text
+    assert page.count("letters...") == page.count("a line of the log") > 0
 
 
 def test_the_page_has_the_learning_curve_of_each_trial(service: Serviced) -> None:

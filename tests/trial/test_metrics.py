@@ -120,6 +120,12 @@ def test_a_bound_on_what_no_trial_reports_is_refused() -> None:
     with pytest.raises(ConfigError) as refused:
         check_criteria(Criteria(second="learner/entropi"))
     assert refused.value.fix == "objective.second.key=learner/entropy"
+    with pytest.raises(ConfigError) as refused:
+        check_criteria(Criteria(parse_constraints({"fuel": "< 40"})), metrics=["energy", "fuel"])
+    assert refused.value.fix == "'+constraints.episode.fuel=< 40'"
+    with pytest.raises(ConfigError) as refused:
+        parse_constraints({"episode": {"fuel": 40}})
+    assert refused.value.fix == "'+constraints.episode.fuel=< 40'", "a key of Hydra has no slash"
 
 
 @pytest.mark.parametrize("name", ["learner/qf_loss", "return_std_over_seeds"])

@@ -91,7 +91,7 @@ REFUSED = {
     "resume budget.trails=10": "budget.trails=10",
     "show sweep=nope": "sweep=nope",
     "report sweep=nope": "sweep=nope",
-    "show latest": "latest",
+    "show one two": "two",
     "list environments": "environments",
     "export": "policy",
     "compare sweeps=[nope]": "sweeps=nope",

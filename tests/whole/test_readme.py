@@ -27,9 +27,9 @@ from omegaconf import DictConfig
 import rltune
 from rltune.algorithms.arguments import build_search_space, name_arguments, values_of
 from rltune.algorithms.preflight import check_corners
-from rltune.cli.application.command import PolicyConfig
+from rltune.cli.application.command import PolicyConfig, spell_settings
 from rltune.cli.application.composed import ComposedCommand
-from rltune.cli.application.program import load_commands
+from rltune.cli.application.program import ALIASES, NAMES, load_command, load_commands
 from rltune.compose.command_settings import read_command_settings
 from rltune.compose.overrides import spell_word
 from rltune.config.bounds import list_bounds
@@ -41,6 +41,7 @@ from rltune.envs.searched import list_corner_envs
 from rltune.envs.spec import EnvSpec, spec_of
 from rltune.envs.validation import check_envs
 from rltune.policies.extractors import ExtractorSpec, check_extractor
+from rltune.search.dimensions import KINDS
 from rltune.search.samplers import check_sampler
 from rltune.search.schedulers import build_stopping_rule
 from rltune.search.space import parse_space
@@ -108,7 +109,10 @@ def overrides_of(line: str) -> tuple[str, list[str]]:
     words = shlex.split(line.replace("rltune ", "python -m sweeps.") if line.startswith("rltune ") else line)
     words = words[: next((place for place, word in enumerate(words) if word in ("|", ">")), None)]  # Of a shell's pipe.
     switches = ("json=true", "check=true")  # They are the program's own, and no settings.
-    return words[2].removeprefix("sweeps."), [word for word in words[3:] if word not in switches]
+    name = words[2].removeprefix("sweeps.")
+    command = load_command(name) if (name := ALIASES.get(name, name)) in NAMES else None
+    spelled = spell_settings(words[3:], command.usage, command.schema) if command else words[3:]
+    return name, [word for word in spelled if word not in switches]
 
 
 @pytest.fixture(scope="module")
@@ -319,9 +323,9 @@ def test_every_extra_and_every_kind_of_a_space_exists() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert set(re.findall(r"-e '\.\[(\w+)\]'", TEXT)) | {"atari", "mujoco"} <= set(extras)
     rows = re.findall(r"^\| (`\[.+?\]`.*?) \|", TEXT, re.MULTILINE)
-    kinds = re.findall(r"`\[(\w+),", " ".join(rows))
-    assert len(kinds) == 9
-    for kind in set(kinds) - {"when"}:  # its recipe is composed below and tested in test_conditions.py
+    kinds = set(re.findall(r"`\[(\w+),", " ".join(rows)))
+    assert kinds == {*KINDS, "or", "when"}
+    for kind in kinds - {"or", "when"}:  # its recipe is composed below and tested in test_conditions.py
         low, high = (0.1, 0.5) if kind == "one_minus_loguniform" else (1, 8)
         form = [kind, low, high, 1] if kind == "quniform" else [kind, low, high]
         assert parse_space({"x": form}).names == ("x",)

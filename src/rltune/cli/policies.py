@@ -38,8 +38,9 @@ def take_remote_policy(settings: PolicyConfig) -> None:
     The folder is named in the settings then, and deleted when this process ends.
     """
     name = settings.policy.removeprefix("sweep:")
-    served = RequestConfig(sweep=name, output_dir=settings.output_dir)
-    if settings.policy.startswith("sweep:") and (remote := find_remote_sweep(served)):
+    served = RequestConfig(sweep=name, output_dir=settings.output_dir, storage=settings.storage, study=settings.study)
+    is_winner = settings.policy.startswith("sweep:") and "/" not in name  # A service gives no policies of trials.
+    if is_winner and (remote := find_remote_sweep(served)):
         folder = tempfile.mkdtemp(prefix="rltune-policy-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         settings.policy = str(remote.client.policy(remote.name, folder))

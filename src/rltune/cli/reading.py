@@ -68,7 +68,7 @@ def list_sweeps(settings: ServedConfig) -> Answer:
 
     def show() -> None:
         print_submissions(submissions, is_served)
-        tables.list_sweeps(sweeps, place)
+        tables.list_sweeps(sweeps, place, starter="submit" if remote else "run")
 
     return Answer({"sweeps": sweeps, "submissions": submissions, "service": is_served}, show)
 

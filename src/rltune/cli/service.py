@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -90,7 +91,7 @@ def check_submissions(jobs: Sequence[Job]) -> Answer:
 
     def show() -> None:
         for each in checked:
-            print(f"{each['name']} can be submitted to {client.address}: {' '.join(each['overrides'])}")
+            print(f"{each['name']} can be submitted to {client.address}: {shlex.join(each['overrides'])}")
 
     return Answer({"ok": True, "sweeps": checked}, show)
 

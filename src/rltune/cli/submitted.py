@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rltune.cli.application.answer import Answer
-from rltune.cli.application.command import RequestConfig, ServedConfig, ServiceConfig
-from rltune.errors import EXIT_TRY_AGAIN, StudyError
+from rltune.cli.application.command import RequestConfig, ServedConfig, ServiceConfig, locate_sweep
+from rltune.errors import EXIT_TRY_AGAIN, StudyError, choices
 from rltune.formatting import format_objective, spell_command
 from rltune.ledger.sweep_folder import SETTINGS
 from rltune.ledger.sweep_ref import LATEST
@@ -78,16 +78,32 @@ def find_remote_sweep(settings: RequestConfig) -> RemoteSweep | None:
     """Return a command's sweep if the service that the user named has it; ``latest`` is the one that began last there.
 
     Returns:
-        The sweep; None if it is to be looked for in ``output_dir``.
+        The sweep; None if it is in ``output_dir``.
+
+    Raises:
+        StudyError: It is in neither place.
     """
     client = find_remote(settings)
     if client is None:
         return None
     sweeps = client.list()
-    if settings.sweep == LATEST:
-        begun = [sweep for sweep in sweeps if sweep["begun"]]
-        return RemoteSweep(client, max(begun, key=lambda sweep: sweep["begun"])["name"]) if begun else None
-    return RemoteSweep(client, settings.sweep) if any(sweep["name"] == settings.sweep for sweep in sweeps) else None
+    begun = [sweep for sweep in sweeps if sweep["begun"]]
+    if settings.sweep == LATEST and begun:
+        return RemoteSweep(client, max(begun, key=lambda sweep: sweep["begun"])["name"])
+    names = [sweep["name"] for sweep in sweeps]
+    if settings.sweep in names:
+        return RemoteSweep(client, settings.sweep)
+    try:
+        locate_sweep(settings)
+    except StudyError:
+        raise StudyError(
+            f": no such sweep in {client.address}",
+            choices(settings.sweep, names),
+            spell_command("list"),
+            key="sweep",
+            value=settings.sweep,
+        ) from None
+    return None
 
 
 def find_service_of(settings: RequestConfig) -> Client | None:

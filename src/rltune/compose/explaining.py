@@ -9,7 +9,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any, get_origin
 
 from omegaconf import Container, DictConfig, OmegaConf
-from omegaconf.errors import GrammarParseError, InterpolationResolutionError, OmegaConfBaseException
+from omegaconf.errors import ConfigTypeError, GrammarParseError, InterpolationResolutionError, OmegaConfBaseException
 from yaml import YAMLError
 
 from rltune.config.advice import STOP, advise, advise_option, find_group, translate
@@ -115,7 +115,8 @@ def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> 
 def explain_bare_word(word: str, root: str, schema: type) -> RltuneError:
     """Explain that a word has no key; for the name of a sweep, as in ``show my-sweep``, suggest ``sweep=my-sweep``."""
     subject = {"sweep", "sweeps", "policy"} & {field.name for field in fields(schema)}
-    fix = spell_command(f"{root} {subject.pop()}={word.lstrip('+~')}" if subject else f"{root} --help")
+    is_name = subject and not word.startswith(("+", "~"))
+    fix = spell_command(f"{root} {subject.pop()}={word}" if is_name else f"{root} --help")
     return ConfigError(word, ABSENT, ": not a setting", "key=value, quoted where the shell needs it", fix)
 
 
@@ -245,6 +246,8 @@ def explain_key(cause: OmegaConfBaseException, root: str, schema: type, words: S
         problem = f": {str(cause).splitlines()[0]}"
         allowed = "${oc.env:NAME} for the value of an environment variable that is set"
         return ConfigError(*split_word(word), problem, allowed, help_line)
+    if isinstance(cause, ConfigTypeError) and (mixed := _explain_mixed(words, str(cause.full_key), schema, help_line)):
+        return mixed
     parent: Any = cause.parent_node
     siblings = sorted(str(key) for key in parent if key != "hydra") if isinstance(parent, DictConfig) else []
     # For an unknown config group, Hydra names only the group, although the user has typed a key in it.
@@ -268,6 +271,34 @@ def explain_key(cause: OmegaConfBaseException, root: str, schema: type, words: S
     if root == "resume" and find_type(RunConfig, str(cause.full_key)):
         return _explain_fixed(override, siblings)
     return explain_unknown(override, str(cause.full_key), _read_settings(cause, schema), help_line)
+
+
+def _explain_mixed(words: Sequence[str], full_key: str, schema: type, help_line: str) -> ConfigError | None:
+    """Explain that a key has a list where a mapping belongs, or a mapping where a list belongs.
+
+    Either another word has set the key to the other one, or the key takes only the other one.
+
+    Returns:
+        The error; None if no word sets the key.
+    """
+    settings = {word: (word.partition("=")[0].lstrip("+"), word.partition("=")[2]) for word in words}
+    # A word such as env=gym chooses a file.
+    typed = [
+        word
+        for word, (key, value) in settings.items()
+        if key == full_key or (full_key.startswith(f"{key}.") and value.startswith(("[", "{")))
+    ]
+    if not typed:
+        return None
+    key, value = settings[typed[-1]]
+    is_list = value.startswith("[")
+    problem = f": {'a list' if is_list else 'a mapping'} where {'a mapping' if is_list else 'a list'} belongs"
+    if len(typed) > 1:
+        allowed = f"one value of {settings[typed[0]][0]}"
+        return ConfigError(*split_word(typed[-1]), problem, allowed, f"leave {typed[0]} out")
+    allowed = describe_allowed(schema, key) or ("{name: value}" if is_list else "a list")
+    fix = f"'{key}=[{value}]'" if value.startswith("{") else help_line
+    return ConfigError(*split_word(typed[0]), problem, allowed, fix)
 
 
 def _read_settings(cause: OmegaConfBaseException, schema: type) -> dict[str, Any]:

@@ -142,5 +142,5 @@ def _parse_bound(name: str, text: Any) -> Constraint:
         text,
         "is no bound",
         "one of < <= > >= and a number, or null",
-        f"'constraints.{name}=< {usual}'",
+        f"'+constraints.{name.replace('/', '.')}=< {usual}'",
     )

@@ -384,6 +384,7 @@ def make_plan(config: RunConfig, begun: Path | None = None, meanwhile: Callable[
         *portfolio_notes,
         *searcher_notes,
         None if traits.is_grid else _describe_few_points(space, config.budget.trials),
+        None if begun else _describe_not_varied(space, baseline, config, len(warm_starts), len(portfolio)),
         *earlier_notes,
         _describe_own_learner(config, space, row),
         describe_idle_gpu(config.resources.gpus_per_trial),
@@ -686,6 +687,23 @@ def _describe_few_points(space: Space, trials: int) -> str | None:
     return (
         f"the space has {format_number(points, 'configuration')}, fewer than budget.trials={trials}: some are tried "
         f"again, with other seeds; searcher=grid tries each once"
+    )
+
+
+def _describe_not_varied(
+    space: Space, baseline: Mapping[str, Any], config: RunConfig, num_starts: int, num_of_portfolio: int
+) -> str | None:
+    """Return a note if most trials come from a portfolio that does not vary something searched; else None."""
+    trials = config.budget.trials
+    tried = max(0, min(trials - num_starts, num_of_portfolio))
+    varied, inside = {name for values in config.portfolio for name in values}, space.encode(baseline)
+    left = [each.name for each in space.dimensions if each.name not in varied and each.label in inside]
+    if not left or 2 * tried < trials:
+        return None
+    rest = max(0, trials - num_starts - tried)
+    return (
+        f"{tried} of {format_number(trials, 'trial')} come from the portfolio, which leaves {', '.join(left)} as set, "
+        f"and {rest or 'none'} from the searcher; portfolio=off leaves them to the searcher"
     )
 
 

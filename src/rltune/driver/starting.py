@@ -262,12 +262,15 @@ def _check_changed_space(name: str, begun: RunConfig, wanted: RunConfig, changes
     searched = {
         each.name: each for each in build_search_space(name_arguments(begun.algo, begun.env), begun.space).dimensions
     }
-    now = {
-        each.name: each for each in build_search_space(name_arguments(wanted.algo, wanted.env), wanted.space).dimensions
-    }
+    parameters = [parameter for parameter, _ in flatten_settings(changes)]
+    is_known = searched.keys() >= set(
+        parameters
+    )  # Otherwise the settings may lack an argument, such as env.kwargs.wind.
+    built = build_search_space(name_arguments(wanted.algo, wanted.env), wanted.space).dimensions if is_known else ()
+    now = {each.name: each for each in built}
     other = f"another sweep that learns from this one: {spell_command(f'run ... searcher.from_sweeps=[{name}]')}"
     for parameter, form in flatten_settings(changes):
-        if parameter not in searched or parameter not in now:
+        if parameter not in searched or (is_known and parameter not in now):
             is_fixed = parameter in searched
             fix = f"'space.{parameter}={spell(['choice', form])}'" if is_fixed else f"leave space.{parameter} out"
             raise ConfigError(
@@ -278,7 +281,7 @@ def _check_changed_space(name: str, begun: RunConfig, wanted: RunConfig, changes
                 fix,
             )
     traits = find_known_traits(wanted.searcher.kind)
-    for parameter, _ in flatten_settings(changes) if traits is not None and traits.is_grid else ():
+    for parameter in parameters if traits is not None and traits.is_grid else ():
         before, dimension = searched[parameter], now[parameter]
         is_listed = not (before.bounds or dimension.bounds or {before.kind, dimension.kind} & {*CONTINUOUS})
         if not (is_listed and all(value in dimension.list_values() for value in before.list_values())):

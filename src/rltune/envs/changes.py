@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rltune.envs.facts import EnvFacts, describe_space
 from rltune.envs.spec import EnvSpec, spec_of
 from rltune.errors import ABSENT, ConfigError, GuestError, choices
+
+if TYPE_CHECKING:
+    from rltune.envs.facts import EnvFacts
 
 ARGUMENTS = ("kwargs", "per_copy")
 """The keys of a specification that hold arguments of the environment's constructor."""
@@ -91,6 +93,8 @@ def check_changes(
     except (ConfigError, GuestError) as error:
         fix = f"correct {key}, which is merged into env, or {key}={{}}"
         raise ConfigError(key, ABSENT, f": {error.what}", error.allowed, fix) from None
+    from rltune.envs.facts import describe_space  # Imported here, because what prints tables needs no NumPy.
+
     for name in ("observation_space", "action_space"):
         own, other = (_describe_form(describe_space(getattr(each, name))) for each in (facts, changed_facts))
         if own != other:

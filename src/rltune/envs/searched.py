@@ -151,5 +151,6 @@ def require_env_argument(
     if close or not is_place:
         allowed = choices(name, known, close)
     if close:
-        fix = f"{key.removesuffix(name)}{close}={spell(form)}"
+        plus = "+" if key.startswith("space.") else ""  # No file of conf/space/ names an environment's arguments.
+        fix = f"{plus}{key.removesuffix(name)}{close}={spell(form)}"
     raise ConfigError(key, form, ": the settings have no value for it", allowed, fix)

@@ -391,6 +391,7 @@ def _explain_unknown(env_id: str, reason: str) -> ConfigError:
             f"gymnasium.register('{name}-v0', entry_point={name}) in {module}, then env.id={module}:{name}-v0",
         )
     source = _find_registering_module(name)
+    source = None if source == module else source  # That module was imported, and does not register the id.
     close = nearest(name, registry, 0.75)
     if close and not source:
         return ConfigError(

@@ -27,6 +27,7 @@ from rltune.errors import ABSENT, RltuneError
 READING = ("GET", "HEAD")
 LOGIN = "/login"
 HEALTH = "/health"  # For probes, which have no token.
+METRICS = "/metrics"  # For Prometheus, which has the token and reads no pages.
 LOGGED_IN = "logged_in"
 SESSION_S = 365 * 24 * 3600  # A browser stays logged in for a year.
 MAX_BODY_BYTES = 2**20  # A request's body is read into memory before the token is checked, so its size is limited.

@@ -26,7 +26,7 @@ from rltune.errors import (
     choices,
     describe_exception,
 )
-from rltune.service.access import HEALTH, LOGIN, READING, Access, AccessError
+from rltune.service.access import HEALTH, LOGIN, METRICS, READING, Access, AccessError
 from rltune.service.admission import RECEIVE, Admission
 from rltune.service.descriptions import describe_event
 from rltune.service.metrics import CONTENT_TYPE, write_metrics
@@ -93,7 +93,7 @@ def make_app(service: SweepService, access: Access, admission: Admission) -> Fas
     app.mount("/static", StaticFiles(packages=[("rltune.service", "static")]))
     app.add_api_route(f"{API}openapi.json", app.openapi, include_in_schema=False)
     app.add_api_route(HEALTH, respond_healthy, include_in_schema=False)
-    app.add_api_route("/metrics", lambda: respond_metrics(service), include_in_schema=False)
+    app.add_api_route(METRICS, lambda: respond_metrics(service), include_in_schema=False)
     access.protect(app)
     app.middleware("http")(add_headers)
     app.add_middleware(prepare_request)
@@ -271,7 +271,7 @@ def respond_to_error(request: Request, error: Exception) -> Response:
         logger.warning("refused %s %s from %s: %s", request.method, path, client, refusal.what)
     render_error = getattr(request.app.state, "render_error", None)
     if status == 401:
-        if request.method in READING and not path.startswith(API):
+        if request.method in READING and not path.startswith((API, METRICS)):
             return RedirectResponse(LOGIN, 303)
         headers["WWW-Authenticate"] = "Bearer"
     if render_error and not path.startswith(API) and "text/html" in request.headers.get("Accept", ""):

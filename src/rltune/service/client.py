@@ -13,7 +13,7 @@ from typing import Any
 import requests
 
 from rltune.compose.overrides import spell_settings
-from rltune.errors import ConfigError, RltuneError, StudyError, UnavailableError, UnexpectedError
+from rltune.errors import ABSENT, ConfigError, RltuneError, StudyError, UnavailableError, UnexpectedError
 from rltune.formatting import spell_command
 from rltune.secrets import HIDDEN
 from rltune.service.folder import ADDRESS, TOKEN, ServiceFolder
@@ -236,10 +236,11 @@ class Client:
         if response.ok:
             return response
         if response.status_code == 401:
+            has_token = "Authorization" in self._session.headers
             raise TokenError(
                 TOKEN,
-                HIDDEN,
-                f": {self.address} does not accept this token",
+                HIDDEN if has_token else ABSENT,
+                f": {self.address} {'does not accept this token' if has_token else 'needs a token, and it is not set'}",
                 "the token that the service printed when it started",
                 f"export {TOKEN}=...",
             )

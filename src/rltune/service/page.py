@@ -61,7 +61,7 @@ class Page:
         # The templates on disk may be newer than the running code after an upgrade, so they are not reloaded.
         loader = ChoiceLoader([PackageLoader("rltune.service"), PackageLoader("rltune.views")])
         self._templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, auto_reload=False)
-        self._templates.filters |= {"score": format_objective, "duration": format_duration}
+        self._templates.filters |= {"score": format_objective, "duration": format_duration, "shell": shlex.join}
 
     def add_to(self, app: FastAPI) -> None:
         """Add the web page to the application of the REST API."""
@@ -108,7 +108,8 @@ class Page:
         self, name: str, given: Mapping[str, str], error: RltuneError | None = None, part: bool = False
     ) -> Response:
         details = self._service.descriptions.show(self._service.submissions, name)
-        details |= {"log": self._service.folder.read_log(name, -LOG_BYTES)[0]}
+        log, end = self._service.folder.read_log(name, -LOG_BYTES)
+        details |= {"log": log.partition("\n")[2] if end > LOG_BYTES else log}  # Its end, from a whole line on.
         return self._render("sweep.html", error, part=part, given=given, max_rows=MAX_ROWS, **details)
 
     def act(self, name: str, verb: str, given: Form) -> Response:

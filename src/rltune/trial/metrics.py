@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -236,17 +236,23 @@ def check_criteria(
         if one.name not in known and not (is_open and one.name.startswith(EPISODE)):
             if one.name.startswith(EPISODE):
                 raise _make_metric_error(f"constraints.{one.name}", ABSENT, one.name, own)
-            meant = (nearest(one.name, known) or "train_s").replace("/", ".")
-            fix = f"'+constraints.{meant}={one.bound}'"
-            raise ConfigError(
-                f"constraints.{one.name}", ABSENT, ": no trial reports that", choices(one.name, known), fix
-            )
+            close = _find_meant(one.name, known)
+            fix = f"'+constraints.{(close or 'train_s').replace('/', '.')}={one.bound}'"
+            allowed = choices(one.name, known, close)
+            raise ConfigError(f"constraints.{one.name}", ABSENT, ": no trial reports that", allowed, fix)
     second = criteria.second
     if second is not None and second not in known and not (is_open and second.startswith(EPISODE)):
         if second.startswith(EPISODE):
             raise _make_metric_error("objective.second.key", second, second, own)
-        fix = f"objective.second.key={nearest(second, known) or 'train_s'}"
-        raise ConfigError("objective.second.key", second, ": no trial reports that", choices(second, known), fix)
+        close = _find_meant(second, known)
+        fix, allowed = f"objective.second.key={close or 'train_s'}", choices(second, known, close)
+        raise ConfigError("objective.second.key", second, ": no trial reports that", allowed, fix)
+
+
+def _find_meant(name: str, known: Collection[str]) -> str | None:
+    """Return the number of a trial that was meant; for ``fuel`` it is ``episode/fuel``."""
+    of_episodes = EPISODE + name
+    return of_episodes if of_episodes in known else nearest(name, known)
 
 
 def _make_metric_error(key: str, value: object, name: str, own: Iterable[str]) -> ConfigError:

@@ -37,7 +37,9 @@ def read_sweeps(ref: SweepRef) -> dict[Path, SweepView | RltuneError]:
     return {folder: views[folder] for folder in folders}
 
 
-def list_sweeps(sweeps: Sequence[Mapping[str, Any]], place: object, stream: TextIO | None = None) -> None:
+def list_sweeps(
+    sweeps: Sequence[Mapping[str, Any]], place: object, stream: TextIO | None = None, *, starter: str = "run"
+) -> None:
     """Print the list of all sweeps, one line each.
 
     Args:
@@ -45,6 +47,7 @@ def list_sweeps(sweeps: Sequence[Mapping[str, Any]], place: object, stream: Text
             and its ``error``.
         place: Where they are.
         stream: Where to print; None is standard output.
+        starter: The command that starts a sweep there.
     """
     rows: list[tuple[str, ...]] = [("sweep", "status", "trials", "best", "certified", "env steps", "begun", "typed")]
     reasons = []
@@ -61,7 +64,9 @@ def list_sweeps(sweeps: Sequence[Mapping[str, Any]], place: object, stream: Text
         for reason in reasons:
             out.print(reason, soft_wrap=True)
     else:
-        out.print(f"no sweeps in {place}; start one: {spell_command('run algo=ppo env=cartpole')}", soft_wrap=True)
+        out.print(
+            f"no sweeps in {place}; start one: {spell_command(f'{starter} algo=ppo env=cartpole')}", soft_wrap=True
+        )
 
 
 def _describe_sweep(sweep: Mapping[str, Any]) -> tuple[str, ...]:
