@@ -26,6 +26,7 @@ def curve(*scores: float) -> list[tuple[int, float]]:
         ((1.0, 9.0, 5.0), TARGET_HELD),
         ((math.nan, 5.0), None),
         ((math.nan, 5.0, 6.0), TARGET_HELD),
+        ((5.0, math.nan, 6.0), None),
     ],
 )
 @pytest.mark.parametrize("direction", Direction)
@@ -47,6 +48,8 @@ def test_a_target_has_to_hold_at_two_reports_in_a_row(
         ((math.nan, math.nan, math.nan), None),
         ((math.nan, math.nan, 1.0, 0.0), None),
         ((math.nan, 1.0, 0.0, 1.0), PLATEAU),
+        ((1.0, math.nan, math.nan), PLATEAU),
+        ((1.0, math.nan, 2.0), None),
     ],
 )
 @pytest.mark.parametrize("direction", Direction)

@@ -106,6 +106,8 @@ def test_tuned_settings_widen_no_range_that_ends_at_a_name(make):
     }
     ranges["minibatch_size"] = ["pow2", 512, "train_batch_size_per_learner"]
     assert make(space=ranges, wider=wider).given_settings["space"] == ranges
+    beside = {"train_batch_size_per_learner": [batch, ["or", ["pow2", 256, 4096], 8192]]}
+    assert make(space=ranges, wider=beside).given_settings["space"] == ranges
 
 
 def test_a_warm_start_without_the_parameter_that_bounds_it(make):
@@ -412,6 +414,12 @@ def test_a_resumed_sweep_goes_on_though_an_earlier_ones_settings_are_unknown(req
     assert "searcher.from_sweeps=[first]" in made.notes[-1]
     with pytest.raises(RltuneError, match="from_sweeps"):
         make_plan(config)
+
+
+def test_a_resumed_sweep_advises_nothing_about_its_first_trials(request_of):
+    config = request_of("tracking=off", "~tuned", "~space", "+space.lr=[loguniform,0.1,1]")
+    assert any("space.lr=" in note for note in make_plan(config).notes)
+    assert not any("space.lr=" in note for note in make_plan(config, Path("mine")).notes)
 
 
 def test_earlier_trials_are_judged_by_this_sweeps_constraints(request_of):

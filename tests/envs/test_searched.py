@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from rltune.envs.searched import (
+    is_changed,
     list_corner_envs,
     list_env_arguments,
     require_env_argument,
@@ -108,3 +109,19 @@ def test_corners_are_the_environments_of_all_points_once() -> None:
     assert [(spec.kwargs["repeat"], spec.wrappers[1]["kwargs"]["bonus"]) for _, spec in corners] == [
         (1, 5.0), (2, 0.0), (2, 5.0)
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_replaced"),
+    [
+        ({"kwargs": {"size": 4}}, True),
+        ({"kwargs": {"part": "test"}}, False),
+        ({"per_copy": {"size": "number"}}, True),  # It takes the place of the value in kwargs.
+        ({"kwargs": None, "per_copy": None}, False),
+        ({"id": "Other-v0"}, True),
+        ({"wrappers": []}, False),
+    ],
+)
+def test_what_replaces_a_searched_argument(changes: dict[str, Any], is_replaced: bool) -> None:
+    assert is_changed("env.kwargs.size", changes) == is_replaced
+    assert not is_changed("train_env.kwargs.size", changes)

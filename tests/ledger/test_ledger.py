@@ -224,6 +224,19 @@ def test_a_database_without_tables_gets_none_by_looking(tmp_path: Path) -> None:
     assert held == [("mine",)]
 
 
+def test_a_ledger_without_the_newest_columns_goes_on(ledger: Ledger, url: str, tmp_path: Path) -> None:
+    ask(ledger)
+    ledger.close()
+    with contextlib.closing(sqlite3.connect(tmp_path / "ledger.db")) as raw:
+        raw.execute("alter table sweep_trials drop column metrics")
+    with contextlib.closing(Ledger(url, "sweep")) as older, contextlib.closing(Ledger(url, "sweep")) as reader:
+        assert reader.trials.record(0).metrics == {}
+        older.add_columns()
+        added, _ = ask(older)
+        assert [record.number for record in reader.trials.records()] == [0, added], "opened before"
+        assert [record.metrics for record in older.trials.records()] == [{}, {}]
+
+
 def test_a_ledger_of_another_format_is_refused(ledger: Ledger, url: str, tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "ledger.db") as raw:
         raw.execute("update sweeps set format = ?", [FORMAT + 1])

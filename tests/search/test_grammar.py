@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from rltune.errors import ConfigError
+from rltune.errors import ConfigError, spell
 from rltune.search.conditions import Comparison
 from rltune.search.dimensions import KINDS
 from rltune.search.space import parse_space
@@ -88,6 +88,12 @@ def test_what_is_drawn_comes_back_as_it_was(form, place, at_name):
     assert equal(space.decode(again)["x"], values["x"])
     for label, distribution in space.distributions(values).items():
         assert distribution._contains(distribution.to_internal_repr(again[label])), label
+
+
+def test_a_draw_beside_an_end_is_the_end():
+    space = parse_space({"x": ["one_minus_loguniform", 0.0001, 0.3194]})
+    values = space.decode({"1-x": math.nextafter(0.3194, 0)})
+    assert values == space.decode(space.encode(values)) == {"x": 1 - 0.3194}
 
 
 @QUICK
@@ -216,7 +222,7 @@ def test_counting_ends_where_there_are_enough():
         ({"batch": 16, "mini": ["pow2", 32, "batch"]}, "space.mini=[pow2,16,batch]"),
         ({"batch": "auto", "mini": ["pow2", 32, "batch"]}, "~space.mini"),
         ({"batch": None, "n": ["randint", 1, 5], "mini": ["randint", "n", "batch"]}, "~space.mini"),
-        ({"a": ["uniform", 0.5, 2], "b": ["uniform", 1, 3], "x": ["uniform", "a", "b"]}, "space.x=[uniform,a,b]"),
+        ({"a": ["uniform", 0.5, 2], "b": ["uniform", 1, 3], "x": ["uniform", "a", "b"]}, "~space.x"),
     ],
 )
 def test_a_range_that_is_empty_in_some_trial_is_refused(raw, fix):
@@ -322,6 +328,20 @@ def test_an_enqueued_value_needs_the_parameter_that_bounds_it():
     assert outside.value.fix == "space.mini=32"
 
 
+def test_an_enqueued_value_needs_a_bound_that_may_be_drawn():
+    """Otherwise it would depend on what is drawn whether the trial has it."""
+    space = parse_space(
+        {"on": ["choice", False, True], "top": ["when", {"on": True}, ["randint", 5, 9]], "n": ["randint", 1, "top"]},
+        {"top": 3},
+    )
+    for enqueued in ({"n": 3, "on": False}, {"n": 9, "top": 9}):
+        assert space.encode(space.check_values(enqueued)).keys() >= {"n/top", "on"}
+    for enqueued in ({"n": 2}, {"n": 2, "on": True}):
+        with pytest.raises(ConfigError) as lacking:
+            space.check_values(enqueued)
+        assert (lacking.value.key, lacking.value.fix) == ("space.n", "space.top=5")
+
+
 def test_trials_of_former_ranges_are_placed_in_the_new_ones():
     former, now = parse_space({"n": ["pow2", 32, 128]}), parse_space({"batch": 64, "n": ["pow2", 32, "batch"]})
     assert former.place({"n": 64}, {"log2(n)": 6}) == {"log2(n)": (6, former.distributions()["log2(n)"])}
@@ -329,6 +349,38 @@ def test_trials_of_former_ranges_are_placed_in_the_new_ones():
     assert wider.place({"n": 64}, {"log2(n)": 6}) == {"n": (64, wider.distributions()["n"])}
     assert wider.place({"n": 128}, {"log2(n)": 7}) is None
     assert now.place({"n": 128, "batch": 64}, {"log2(n)": 7}) is None
+
+
+def test_a_former_draw_may_be_none_of_the_new_choices():
+    """A draw with a step has rounding errors that its value has not."""
+    former, now = parse_space({"x": ["quniform", 0.1, 1, 0.1]}), parse_space({"x": ["choice", 0.3, 0.5]})
+    assert now.place({"x": 0.3}, {"x": 0.30000000000000004}) == {"x": (0.3, now.distributions()["x"])}
+    assert former.place({"x": 0.3}, {"x": 0.3}) is not None
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        {"a": ["randint", "x", "y"], "x": ["choice", 1, 50, 2], "y": ["choice", 100, 10, 100]},
+        {"a": ["uniform", "x", 7], "x": ["uniform", 0, "y"], "y": ["choice", 1, 50, 2]},
+        {"a": ["uniform", "x", "y"], "x": ["or", 30, ["randint", 1, 3]], "y": ["or", ["randint", 40, 50], 20, 60]},
+    ],
+)
+def test_choices_in_the_middle_leave_no_range_empty(space):
+    with pytest.raises(ConfigError) as refused:
+        parse_space(space)
+    assert refused.value.key == "space.a"
+    assert refused.value.fix != f"space.a={spell(space['a'])}"
+
+
+@pytest.mark.parametrize("ends", [("x", 1), ("x", "y")])
+def test_steps_from_a_bound_stay_above_it(ends):
+    space = parse_space({"x": ["uniform", 0, 1], "y": ["uniform", 1, 2], "a": ["quniform", *ends, 0.5]})
+    for low in (0.39882354222426875, 0.88882354222426875, 0.6666666666666666):
+        label = "/".join(("a", *(end for end in ends if isinstance(end, str))))
+        values = space.decode({"x": low, "y": 1.5, label: 0.0})
+        assert low <= values["a"] == pytest.approx(low)
+        assert space.is_fully_specified(space.encode(values))
 
 
 @QUICK

@@ -24,6 +24,7 @@ from rltune.checkpoints.clients import StoreUnavailableError, UnsharedStoreError
 from rltune.checkpoints.store import read_state
 from rltune.driver.plan import make_plan
 from rltune.engine.sampling.vector_envs import SyncEnvs
+from rltune.envs.spec import EnvSpec
 from rltune.envs.step_count import STEPS, SamplingEnded
 from rltune.errors import Cause, ConfigError, GuestError, NonFiniteError, RewardError
 from rltune.records import PLATEAU, TARGET_HELD, CheckpointRecord
@@ -145,6 +146,26 @@ def test_each_report_is_scored_by_the_same_episodes(tmp_path: Path) -> None:
     assert trial._runners[0].played == trial._runners[1].played == [(steps, 7, 3) for steps in sampled]
     best = [result["records"]["best"]["objective"] for result in results]
     assert best == [result["score"] for result in results]
+    trial.stop()
+
+
+def test_a_bounded_copy_for_scores_has_the_trials_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a copy gets alone, such as a config with its place, is of the specification with which it was taken."""
+    taken: list[EnvSpec] = []
+
+    class FakeCopy:
+        def __init__(self, spec: EnvSpec) -> None:
+            taken.append(spec)
+
+        def take(self) -> FakeCopy:
+            return self
+
+    monkeypatch.setattr(trainable, "Copy", FakeCopy)
+    env = {"id": "Toy-v0", "max_copies": 2, "kwargs": {"config": {"size": 4, "part": "training"}}}
+    build, params = {"algo": {"name": "toy"}, "env": env}, {"quality": 1.0, "env.kwargs.config.size": 6}
+    trial = ToyTrial(make_task(tmp_path, build=build, params=params))
+    Trial._open_score_copies(trial, {"env": {"kwargs": {"seed": 1}}})
+    assert [spec.kwargs for spec in taken] == [{"config": {"size": 6, "part": "training"}, "seed": 1}]
     trial.stop()
 
 

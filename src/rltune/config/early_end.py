@@ -37,14 +37,15 @@ class EarlyEnd:
         """Return why a trial has ended after its last report; None if it goes on.
 
         Args:
-            curve: The environment steps that were sampled at each report, and its score; NaN before the first episode.
+            curve: The environment steps that were sampled at each report, and its score; NaN where no episode has one.
                 Reports of the same steps, as an iteration gives them that passes several marks, count as one.
         """
-        scores = [score for score in dict(curve).values() if math.isfinite(score)]
+        scores = list(dict(curve).values())
         last = scores[-HELD_REPORTS:]
-        if len(last) == HELD_REPORTS and all(map(self.reaches, last)):
+        if len(last) == HELD_REPORTS and all(math.isfinite(score) and self.reaches(score) for score in last):
             return TARGET_HELD
-        best = max(range(len(scores)), key=lambda index: (self.direction.sign * scores[index], -index), default=0)
+        finite = [index for index, score in enumerate(scores) if math.isfinite(score)]
+        best = max(finite, key=lambda index: (self.direction.sign * scores[index], -index), default=len(scores))
         if self.plateau is not None and len(scores) - 1 - best >= self.plateau:
             return PLATEAU
         return None

@@ -86,9 +86,16 @@ def _list_ends(form: Any) -> Iterator[tuple[Any, Any]]:
         yield from _list_ends(part)
 
 
+def _list_numbers(form: Any) -> list[float]:
+    """List the numbers in a form of a range, those of a range beside values among them."""
+    if isinstance(form, list):
+        return [number for part in form for number in _list_numbers(part)]
+    return [form] if isinstance(form, int | float) else []
+
+
 def _is_open(form: Any, name: str, wider: Any) -> bool:
     """Return whether a form keeps values in every trial if the parameter at one of its ends has a wider range."""
-    numbers = [number for number in wider if isinstance(number, int | float)] if isinstance(wider, list) else []
+    numbers = _list_numbers(wider)
     return all(
         not (high == name and isinstance(low, int | float) and low > min(numbers, default=low))
         and not (low == name and isinstance(high, int | float) and high < max(numbers, default=high))

@@ -91,6 +91,8 @@ def hold_sweep(plan: Plan, stream: TextIO | None = None) -> Iterator[Ledger]:
                 ledger.forget_mlflow()
                 ledger.change_sweep(mlflow_run_id=old_run_id)
                 print(f"{folder.name} {branch}", file=stream, flush=True)
+            if plan.resumed:
+                ledger.add_columns()
             set_journal(ledger, plan.is_folder_shared())
             if lease.previous:
                 end_stale_processes(lease.previous.sessions)

@@ -424,7 +424,8 @@ def make_plan(config: RunConfig, begun: Path | None = None, meanwhile: Callable[
         build=build,
         baseline=baseline,
         request=request,
-        notes=(*notes, *note_values_outside(space, baseline), *filter(None, optional_notes)),
+        # A resume cannot change what is searched to a value, and its first trials have been proposed.
+        notes=(*notes, *(() if begun else note_values_outside(space, baseline)), *filter(None, optional_notes)),
         warm_starts=warm_starts,
         portfolio=portfolio,
         origins=(*origins, *(PORTFOLIO for _ in portfolio)),

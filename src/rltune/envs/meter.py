@@ -18,7 +18,8 @@ from rltune.envs.spec import LAST, EnvSpec
 from rltune.envs.step_count import read_reward
 from rltune.errors import RewardError
 
-_SCALARS = frozenset((float, int, bool, np.bool_, np.float32, np.float64, np.int32, np.int64))
+# An integer of any size may be too large for a float.
+_SCALARS = frozenset((float, bool, np.bool_, np.float32, np.float64, np.int32, np.int64))
 
 
 def find_value(info: Mapping[str, Any], key: str) -> Any:

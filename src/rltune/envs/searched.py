@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from rltune.envs.changes import ARGUMENTS
 from rltune.envs.spec import UNSHAPED, EnvSpec, parse_wrapper, spec_of
 from rltune.errors import ABSENT, ConfigError, choices, nearest, spell
 from rltune.formatting import flatten_settings
@@ -40,7 +41,9 @@ def is_changed(name: str, changes: Mapping[str, Any]) -> bool:
     root, section, *rest = name.split(".")
     if root != ENV or section not in (KWARGS, WRAPPERS):
         return False
-    return "id" in changes or (section in changes and (section == WRAPPERS or rest[0] in changes[section]))
+    if section == WRAPPERS:
+        return "id" in changes or WRAPPERS in changes
+    return "id" in changes or any(rest[0] in (changes.get(key) or {}) for key in ARGUMENTS)
 
 
 def list_env_arguments(spec: EnvSpec) -> dict[str, Any]:

@@ -184,10 +184,10 @@ def set_pragmas(connection: Any, _: Any) -> None:
 
 
 def _complete_older_table(connection: Any, _: Any) -> None:
-    """Let a ledger of an earlier format be read as if its trials had the columns of this format, all of them empty.
+    """Let a ledger of an earlier version be read as if its trials had the columns of this one, all of them empty.
 
     A temporary view, which is stored in no file, takes the table's place in this connection. Nobody writes to such a
-    table, because a sweep of another format is not resumed.
+    table: a sweep of another format is not resumed, and the driver of one of this format adds the columns first.
     """
     name = SWEEP_TRIALS.name
     present = {row[1] for row in connection.execute(f"PRAGMA main.table_info({name})")}
@@ -222,12 +222,13 @@ def add_tables(connection: Connection, tables: MetaData = METADATA) -> None:
     if connection.dialect.name == "postgresql" and not inspect(connection).has_schema(SCHEMA):
         connection.execute(CreateSchema(SCHEMA))
     tables.create_all(connection)
-    if connection.dialect.name == "postgresql" and SWEEP_TRIALS.metadata is tables:
+    if SWEEP_TRIALS.metadata is tables:
         # An earlier version may have created the table without the columns of this format, which are empty then.
-        present = {column["name"] for column in inspect(connection).get_columns(SWEEP_TRIALS.name, schema=SCHEMA)}
+        schema = SCHEMA if connection.dialect.name == "postgresql" else "main"
+        present = {column["name"] for column in inspect(connection).get_columns(SWEEP_TRIALS.name, schema=schema)}
         for column in (column for column in SWEEP_TRIALS.c if column.name not in present):
             definition = CreateColumn(column).compile(dialect=connection.dialect)
-            connection.exec_driver_sql(f"ALTER TABLE {SCHEMA}.{SWEEP_TRIALS.name} ADD COLUMN {definition}")
+            connection.exec_driver_sql(f"ALTER TABLE {schema}.{SWEEP_TRIALS.name} ADD COLUMN {definition}")
 
 
 @contextlib.contextmanager

@@ -20,7 +20,15 @@ from rltune.config.criteria import Criteria
 from rltune.config.settings_file import FORMAT, OLDEST_FORMAT, check_format
 from rltune.errors import StudyError
 from rltune.formatting import spell_command
-from rltune.ledger.database import add_tables, begin_alone, connect_ledger, file_of, has_table, make_storage_error
+from rltune.ledger.database import (
+    add_tables,
+    begin_alone,
+    connect_ledger,
+    file_of,
+    has_table,
+    make_storage_error,
+    make_tables,
+)
 from rltune.ledger.lease import Fence, Lease, LeaseState, read_lease
 from rltune.ledger.tables import (
     DELIVERIES,
@@ -136,6 +144,18 @@ class Ledger:
     def is_file(self) -> bool:
         """Whether the ledger is a SQLite file, rather than rows in a server's database."""
         return file_of(self.url) is not None
+
+    def add_columns(self) -> None:
+        """Add the columns that an earlier version's tables lack; only the driver that holds the lease may do that.
+
+        Raises:
+            StudyError: The ledger cannot be written.
+        """
+        try:
+            make_tables(self._engine)
+        except Exception as error:
+            raise make_storage_error(self.url, error) from None
+        self.close()  # Open connections of SQLite read a view in the table's place.
 
     # -- Methods for the sweep's own record ---------------------------------------------------------------------------
 

@@ -332,13 +332,16 @@ class Dimension:
     def convert(self, quantity: Any) -> Any:
         """Convert a searched quantity in the range to the parameter's value."""
         if self.kind == "one_minus_loguniform":
-            return 1.0 - quantity
+            # `find_quantity` takes what is as close to an end for the end.
+            return 1.0 - next((end for end in self.args[:2] if math.isclose(quantity, end, rel_tol=2e-9)), quantity)
         if KINDS[self.kind].integer:
             low, high = self.axis[:2]
             whole = min(max(round(quantity), int(low)), int(high))
             return 2**whole if self.kind == "pow2" else whole
         if self.kind == "quniform":
-            return round(quantity) if self._has_whole_steps() else round(quantity, PLACE_DIGITS)
+            # An end may be a value of another parameter with all its digits, which rounding would leave.
+            low, high = self.axis[:2]
+            return round(quantity) if self._has_whole_steps() else min(max(round(quantity, PLACE_DIGITS), low), high)
         return quantity
 
     def encode(self, value: Any, values: Mapping[str, Any] = NO_VALUES) -> Any:
@@ -490,7 +493,7 @@ def _fit_args(kind: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
         high = low + step[0] * ((high - low) // step[0])
     elif step:
         # Optuna would round the upper end down to a multiple of the step itself, with a warning at every proposal.
-        high = round(low + step[0] * math.floor((high - low) / step[0] + 1e-9), PLACE_DIGITS)
+        high = max(low, round(low + step[0] * math.floor((high - low) / step[0] + 1e-9), PLACE_DIGITS))
     if low > high:
         raise ValueError("its range is empty")
     return (low, high, *step)
@@ -654,9 +657,9 @@ def guess_kind(values: Sequence[float]) -> str:
 
 
 def is_on_range(raw: Any, distribution: Any) -> bool:
-    """Return whether a quantity is one that an Optuna distribution of numbers has; a choice is always one."""
+    """Return whether a quantity is one that an Optuna distribution has."""
     if not hasattr(distribution, "low"):
-        return True
+        return raw in distribution.choices
     steps = (raw - distribution.low) / (distribution.step or math.inf)
     return bool(distribution.low <= raw <= distribution.high and abs(steps - round(steps)) < 1e-8)
 

@@ -6,6 +6,7 @@ label (``log2(minibatch_size)``, ``1-gamma``), and `Space.decode` returns the va
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -177,7 +178,7 @@ class Space:
             if name not in given:
                 continue
             searched = [parent for parent in dimension.bounds if parent in by_name and parent not in values]
-            if lacking := [parent for parent in searched if parent not in dimension.elsewhere]:
+            if lacking := [parent for parent in searched if self._may_draw(by_name[parent], values)]:
                 raise ConfigError(
                     f"space.{name}",
                     given[name],
@@ -307,6 +308,14 @@ class Space:
         except (ValueError, TypeError):
             return False
         return is_among(value, wanted[dimension.name])
+
+    def _may_draw(self, dimension: Dimension, values: Mapping[str, Any]) -> bool:
+        """Return whether a parameter may be drawn in a trial that has the given values, and perhaps others."""
+        by_name = {each.name: each for each in self.dimensions}
+        return all(
+            is_among(values[parent], allowed) if parent in values else self._may_draw(by_name[parent], values)
+            for parent, allowed in dimension.when.items()
+        )
 
     def _find_range(self, dimension: Dimension, values: Mapping[str, Any]) -> Dimension:
         """Return a parameter's range in a trial; the range as it is written if it is empty there."""
@@ -451,8 +460,8 @@ def _resolve_bounds(dimension: Dimension, searched: Mapping[str, Dimension], con
 
 def _check_ranges(space: Space) -> Space:
     """Refuse a space with a point at which a range that depends on other parameters is empty, and idle conditions."""
-    for place, dimension in enumerate(space.dimensions):
-        for point in replace(space, dimensions=space.dimensions[:place]).corners() if dimension.bounds else ():
+    for dimension in space.dimensions:
+        for point in _list_bounding_points(space, dimension):
             if is_met(dimension.when, point):
                 try:
                     dimension.given(point)
@@ -461,13 +470,36 @@ def _check_ranges(space: Space) -> Space:
     return space
 
 
+def _list_bounding_points(space: Space, dimension: Dimension) -> Iterator[dict[str, Any]]:
+    """Yield the extreme points of what a parameter's range depends on; none of a range between numbers.
+
+    Unlike those of `Space.corners`, they combine each mark of a parameter, such as a choice in the middle, with those
+    of all others on which the ends depend.
+    """
+    ends, related, before = set(dimension.bounds), {*dimension.bounds, *dimension.when}, list[Dimension]()
+    for each in reversed(space.dimensions[: space.dimensions.index(dimension)]):
+        ends |= set(each.bounds) if each.name in ends else set()
+        if each.name in related:
+            related |= {*each.bounds, *each.when}
+            before.insert(0, each)
+    roots = [each for each in before if each.name in ends and not each.bounds]
+    for marks in itertools.product(*(each.list_marks() for each in roots)) if ends else ():
+        given = {each.name: mark for each, mark in zip(roots, marks, strict=True)}
+        placed = [
+            replace(each, kind="choice", args=(given[each.name],), before=(), after=()) if each.name in given else each
+            for each in before
+        ]
+        yield from replace(space, dimensions=tuple(placed)).corners()
+
+
 def _make_empty_error(dimension: Dimension, values: Mapping[str, Any], problem: str) -> ConfigError:
     """Make the error for a range that is empty where other parameters have their values."""
     low, high = dimension.args[:2]
     ends: list[Any] = [values.get(arg) if isinstance(arg, str) else arg for arg in (low, high)]
     shown = ", ".join(f"{name}={spell(values.get(name))}" for name in dimension.bounds)
     fix = f"~space.{dimension.name}"
-    if all(isinstance(end, int | float) and not isinstance(end, bool) for end in ends) and min(ends) > 0:
+    is_named = isinstance(low, str) and isinstance(high, str)
+    if not is_named and all(isinstance(end, int | float) and not isinstance(end, bool) and end > 0 for end in ends):
         least = min(ends)
         least = 2 ** int(math.log2(least)) if dimension.kind == "pow2" and least >= 1 else least
         args = [least if isinstance(low, int | float) else low, high if isinstance(high, str) else max(ends)]

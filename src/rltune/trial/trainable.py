@@ -28,6 +28,7 @@ from rltune.compat.ray_start import run_exit_handlers
 from rltune.envs.changes import change_spec
 from rltune.envs.copies import Copy, wait_for_copies
 from rltune.envs.guest import find_root, is_termination, make_fault
+from rltune.envs.searched import ENV, select_values, set_env_arguments
 from rltune.envs.spec import spec_of
 from rltune.envs.step_count import STEPS, SamplingEnded
 from rltune.errors import Cause, GuestError, NonFiniteError, PolicyError, RltuneError, describe_exception
@@ -151,7 +152,8 @@ class Trial(tune.Trainable):
         """
         from rltune.policies.evaluation import Copies  # The import of torch takes seconds.
 
-        env = change_spec(spec_of(self.task.build["env"]), score["env"])
+        searched = set_env_arguments(spec_of(self.task.build["env"]), select_values(self.task.params, ENV))
+        env = change_spec(searched, score["env"])
         return Copies(1, first=Copy(env).take()) if env.copy_limit else Copies()
 
     def _catch_failure(self, work: Callable[[], None]) -> None:

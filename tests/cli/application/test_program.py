@@ -99,9 +99,11 @@ def own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_modules_of_the_working_folder_are_found_last(monkeypatch, capsys, own_folder):
+@pytest.mark.parametrize("name", ["run", "resume", "retry"])
+def test_modules_of_the_working_folder_are_found_last(name, monkeypatch, capsys, own_folder):
     """For `rltune run env.id=heating:Heating-v0` with heating.py here."""
-    run_in(monkeypatch, "run", "--help")
+    monkeypatch.delitem(sys.modules, "only_here", raising=False)
+    run_in(monkeypatch, name, "--help")
     assert sys.path[-1] == str(own_folder)
     assert importlib.import_module("only_here").answer == 42
     assert importlib.import_module("colorsys").__file__ != str(own_folder / "colorsys.py")

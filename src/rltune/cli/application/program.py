@@ -25,7 +25,7 @@ MODULES = {
 ALIASES = {"ls": "list", "status": "list", "cancel": "stop"}
 # The commands that import modules of the user's, which may lie in the working folder. The others never search it, so
 # that they can be typed in a folder of somebody else's.
-RUN_CODE = ("run", "resume", "probe", "evaluate", "export", "record", "serve")
+RUN_CODE = ("run", "resume", "retry", "probe", "evaluate", "export", "record", "serve")
 NAMES = sorted((name for names in MODULES.values() for name in names), key=lambda name: (name != "run", name))
 """The commands in alphabetical order, with ``run`` first."""
 
