@@ -254,7 +254,7 @@ def has_driver(folder: Path) -> bool:
 def test_a_folder_that_was_moved_keeps_its_queue_and_sweeps(project: Project, tmp_path: Path) -> None:
     with served(project) as (_, client):
         client.submit(*TINY, "budget.env_steps=40000", name="one")
-        wait_until(lambda: client.show("one")["env_steps"] > 0)
+        wait_until(lambda: (client.show("one")["sweep"] or {}).get("env_steps", 0) > 0)
         client.submit(*TINY, name="two")
         client.stop("one")
         client.stop("two")
