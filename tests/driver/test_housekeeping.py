@@ -5,21 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
+from waiting import wait_until
 
 import rltune.driver.housekeeping
 from rltune.driver.housekeeping import Housekeeping
 
 pytestmark = pytest.mark.fast
-
-
-def wait_until(is_true: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_each_chore_runs_at_its_own_interval() -> None:

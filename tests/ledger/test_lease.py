@@ -18,6 +18,7 @@ from typing import Any
 import postgres
 import pytest
 from sqlalchemy import event, update
+from waiting import wait_until
 
 from rltune.errors import StudyError, UnavailableError
 from rltune.ledger import lease as lease_module
@@ -116,13 +117,6 @@ def make_far_driver(**facts: Any) -> DriverRecord:
 def give_to(ledger: Ledger, driver: DriverRecord) -> None:
     """Let another driver have the lease, as after this one stood still."""
     write_lease(ledger, driver_id=driver.id, driver=asdict(driver), released=False, counter=LEASES.c.counter + 1)
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 # -- taking and giving back --------------------------------------------------------------------------------------------

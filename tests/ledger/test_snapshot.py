@@ -69,9 +69,13 @@ def test_ended_trials_are_not_read_again(ledger: Ledger) -> None:
     assert list(first[1].trials[rows[-1]].reports) == [100, 200], "an earlier snapshot keeps its values"
 
 
-def test_a_report_that_came_during_a_reading_is_not_lost(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A trial begins and reports after the list of trials was read; a later report of another trial is read."""
-    engine, first = ledger.fence.engine, read_snapshots(ledger.fence.engine, [1])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_what_is_written_during_a_reading_is_in_the_next(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, is_first: bool
+) -> None:
+    """A trial begins and reports after the list of trials was read, and a trial that was in the list reports, too."""
+    engine = ledger.fence.engine
+    first: dict[int, LedgerSnapshot] = {} if is_first else read_snapshots(engine, [1])
     read_trials = "rltune.ledger.snapshot._read_trials"
     from rltune.ledger import snapshot
 
@@ -85,8 +89,9 @@ def test_a_report_that_came_during_a_reading_is_not_lost(ledger: Ledger, monkeyp
         return original(*args)
 
     monkeypatch.setattr(read_trials, read_late)
-    second: dict[int, LedgerSnapshot] = read_snapshots(engine, [1], first)
-    assert second[1].last_report == 12
+    second = read_snapshots(engine, [1], first)
+    assert (len(second[1].trials), second[1].last_report) == (4, 8)
     third = read_snapshots(engine, [1], second)[1]
     assert [dict(trial.reports) for trial in third.trials.values()][3:] == [{100: 1.0, 200: 2.0, 300: 3.0}, {100: 7.0}]
-    assert [(report.number, report.nominal_steps) for report in third.reports[-2:]] == [(3, 300), (4, 100)]
+    assert sorted((report.number, report.nominal_steps) for report in third.reports[-2:]) == [(3, 300), (4, 100)]
+    assert third == read_snapshots(engine, [1], {1: third})[1]

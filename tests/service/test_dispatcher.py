@@ -96,6 +96,8 @@ def test_sweeps_begin_in_order_two_at_a_time(queue: Submissions, processes: Fake
     dispatcher.step()
     assert processes.started == ["a", "b", "c"]
     assert states(queue) == {"a": RUNNING, "b": COMPLETE, "c": RUNNING, "d": QUEUED}
+    queue.add("b", [])
+    assert dispatcher.num_starts == 3, "those that a new submission has replaced count, too"
 
 
 def test_a_smaller_width_starts_nothing_until_enough_have_ended(queue: Submissions, processes: FakeProcesses) -> None:

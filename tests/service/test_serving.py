@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -18,6 +18,7 @@ import postgres
 import psutil
 import pytest
 from real import PATIENCE_S, Project, finish
+from waiting import wait_until
 
 from rltune.errors import ConfigError, StudyError
 from rltune.ledger.storage import open_ledger
@@ -56,13 +57,6 @@ SHORT = ("env.id=gated:Gated-v0", "space.train_batch_size_per_learner=256", "spa
 ALONE = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc")
 NAMES = ("s0", "s1")
 SERVE = ("-m", "sweeps.serve", "port=0")
-
-
-def wait_until(holds: Callable[[], bool], limit_s: float = 240) -> None:
-    deadline = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 from joined import finish, free_port, start_sweep
 from toy import HURRY
+from waiting import wait_until
 
 from rltune.errors import StudyError
 from rltune.ledger.storage import open_ledger
@@ -88,13 +88,6 @@ def is_half_done(sweep: Path) -> bool:
     records = read_records(sweep)
     ended = [record.number for record in records if record.state != "RUNNING"]
     return ended == list(range(NUM_QUICK)) and all(record.reports for record in records[NUM_QUICK:])
-
-
-def wait_until(is_true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 @contextmanager

@@ -242,6 +242,17 @@ def begin_alone(engine: Engine) -> Iterator[Connection]:
         yield connection
 
 
+@contextlib.contextmanager
+def read_at_one_moment(engine: Engine) -> Iterator[Connection]:
+    """Begin a transaction whose queries all see the tables as they are at the first one."""
+    with engine.connect() as connection:
+        if connection.dialect.name == "postgresql":
+            connection = connection.execution_options(isolation_level="REPEATABLE READ")
+        else:  # Python's sqlite3 does not begin a transaction before SELECT, so BEGIN is sent explicitly.
+            connection.exec_driver_sql("BEGIN")
+        yield connection
+
+
 # -- Functions for files of SQLite -------------------------------------------------------------------------------------
 
 

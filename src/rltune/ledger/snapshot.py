@@ -12,6 +12,7 @@ from functools import cached_property
 
 from sqlalchemy import ColumnElement, Connection, Engine, and_, or_, select
 
+from rltune.ledger.database import read_at_one_moment
 from rltune.ledger.lease import LeaseState
 from rltune.ledger.ledger import SWEEP_COLUMNS
 from rltune.ledger.tables import LEASES, REPORTS, SWEEP_TRIALS, SWEEPS
@@ -70,7 +71,7 @@ def read_snapshots(
         The snapshots by the sweeps' ids; a sweep that does not exist is left out.
     """
     earlier = since or {}
-    with engine.connect() as connection:
+    with read_at_one_moment(engine) as connection:
         records, leases = _read_sweeps(connection, sweep_ids)
         revisions: dict[int, dict[int, int]] = {sweep_id: {} for sweep_id in records}
         first_read, live = set(records.keys() - earlier.keys()), set[int]()

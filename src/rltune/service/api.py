@@ -109,7 +109,7 @@ async def respond_healthy() -> dict[str, str]:
 
 def respond_metrics(service: SweepService) -> Response:
     """Respond with the metrics of the service for Prometheus."""
-    return Response(write_metrics(service.submissions), media_type=CONTENT_TYPE)
+    return Response(write_metrics(service.submissions, service.dispatcher.num_starts), media_type=CONTENT_TYPE)
 
 
 def prepare_request(app: ASGIApp) -> ASGIApp:

@@ -113,10 +113,14 @@ class Dispatcher:
         submissions: The queue.
         processes: The processes of its sweeps.
         width: How many sweeps run at a time.
+
+    Attributes:
+        num_starts: How many processes of sweeps it has started.
     """
 
     def __init__(self, submissions: Submissions, processes: SweepProcesses, width: int) -> None:
         self._submissions, self._processes, self._width = submissions, processes, width
+        self.num_starts = 0
         self._restarts: dict[int, RestartState] = {}
         # Held while a waiting sweep is started or removed, and never while a ledger is read.
         self._lock = threading.Lock()
@@ -266,6 +270,7 @@ class Dispatcher:
             # service finds no driver and starts one.
             try:
                 self._processes.start(submission)
+                self.num_starts += 1
             except OSError as error:
                 # The machine has no process, memory, file descriptor or room on a disk at the moment, which is no fault
                 # of the sweep. One that failed would leave its slot to the next, and so the whole queue would fail.

@@ -19,26 +19,25 @@ class SweepMetrics(Collector):
 
     Args:
         submissions: The service's submissions.
+        num_starts: How many drivers this service has started since it was started itself.
     """
 
-    def __init__(self, submissions: Submissions) -> None:
-        self._submissions = submissions
+    def __init__(self, submissions: Submissions, num_starts: int) -> None:
+        self._submissions, self._num_starts = submissions, num_starts
 
     def collect(self) -> Iterator[Metric]:
-        """Read the metrics from the queue's tables, so that they stay right after a restart of the service."""
-        submissions = self._submissions.list()
-        states = Counter(submission.state for submission in submissions)
+        """Read the states from the queue's table, so that they stay right after a restart of the service."""
+        states = Counter(submission.state for submission in self._submissions.list())
         sweeps = GaugeMetricFamily("rltune_sweeps", "Submitted sweeps by state.", labels=["state"])
         for state in (QUEUED, RUNNING, *ENDED):
             sweeps.add_metric([state], states[state])
         yield sweeps
-        events = self._submissions.list_events([submission.id for submission in submissions])
-        starts = sum(event.state == RUNNING for changes in events.values() for event in changes)
-        yield CounterMetricFamily("rltune_driver_starts", "Starts of the drivers of these sweeps.", value=starts)
+        starts = "Drivers that this service has started, the first and the later ones of a sweep."
+        yield CounterMetricFamily("rltune_driver_starts", starts, value=self._num_starts)
 
 
-def write_metrics(submissions: Submissions) -> bytes:
-    """Write the metrics of a service as Prometheus reads them."""
+def write_metrics(submissions: Submissions, num_starts: int) -> bytes:
+    """Write the metrics of a service as Prometheus reads them; for the arguments see `SweepMetrics`."""
     registry = CollectorRegistry()
-    registry.register(SweepMetrics(submissions))
+    registry.register(SweepMetrics(submissions, num_starts))
     return generate_latest(registry)

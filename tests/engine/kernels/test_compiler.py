@@ -48,6 +48,17 @@ def test_a_home_that_cannot_be_written_leaves_a_private_folder_for_temporary_fil
     assert Path(folder).stat().st_mode & 0o077 == 0
 
 
+def test_a_cache_on_a_disk_that_became_read_only_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(compiler.tempfile, "tempdir", str(tmp_path / "temporary"))
+    before = find_cache.__wrapped__()
+    assert before is not None
+    # The access that the system denies to root as well, which modes of files do not.
+    monkeypatch.setattr(compiler.os, "access", lambda path, mode: "home" not in Path(path).parts)
+    after = find_cache.__wrapped__()
+    assert after == tmp_path / "temporary" / f"rltune-{os.getuid()}" / before.name
+
+
 def test_what_the_machine_code_depends_on_has_a_folder_of_its_own(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

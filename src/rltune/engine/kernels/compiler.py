@@ -54,8 +54,10 @@ def find_cache() -> Path | None:
     for parent in (Path(home) / "rltune", Path(tempfile.gettempdir()) / f"rltune-{os.getuid()}"):
         try:
             (parent / name).mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Machine code that another user could have written must not run.
-            if all(path.stat().st_uid == os.getuid() for path in (parent, parent / name)):
+            # Machine code that another user could have written must not run. A folder that is there may be on a disk
+            # that is mounted to be read alone, where Numba reads nothing either.
+            is_own = all(path.stat().st_uid == os.getuid() for path in (parent, parent / name))
+            if is_own and os.access(parent / name, os.W_OK):
                 return parent / name
         except OSError:
             continue
