@@ -11,6 +11,7 @@ import json
 import os
 import pickle
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -225,6 +226,18 @@ def pytest_configure_node(node: Any) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling | None:
     """Make the scheduler of ``--dist loadgroup``."""
     return GroupScheduling(config, log) if config.getoption("dist") == "loadgroup" else None
+
+
+@pytest.fixture
+def heeds_hangup() -> Iterator[None]:
+    """Let this process and those that it starts heed SIGHUP, which ``nohup make test`` lets all of them ignore.
+
+    What a process ignores its children ignore, too. A handler they do not inherit, and this one does nothing, so that
+    the tests go on when their terminal is closed.
+    """
+    before = signal.signal(signal.SIGHUP, lambda *_: None)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture(scope="session", autouse=True)

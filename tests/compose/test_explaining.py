@@ -61,6 +61,9 @@ from rltune.errors import RltuneError
         ("env.rewards.normalise=true", "a list", "algo.normalise=[rewards]"),
         ("warm_start={lr: 1e-3}", "a list", "'warm_start=[{lr: 1e-3}]'"),
         ("constraints=[train_s]", "{name: value}", "run --help"),
+        ("space.lr=[choice,1", "key=value, each quote", "run --help"),
+        ("name='mine", "key=value, each quote", "run --help"),
+        ("+env.kwargs.größe=3", "keys of Latin letters", "kwargs: {größe: 3}}, then env=mine"),
     ],
 )
 def test_a_wrong_word_names_its_type_and_what_to_type(word: str, allowed: str, fix: str) -> None:

@@ -157,12 +157,40 @@ def test_a_bound_is_typed_without_hydras_quotes(typed, bound):
 def test_what_is_no_bound_is_left_as_it_was_typed():
     for word in (
         "space.lr=[uniform,0,1]",
-        "name=<x",
+        "space.layers=[choice,[64,'a b'],{a: \"c,d\"}]",
+        "name=[a",
+        "name='<x",
         "--cfg",
         "constraints={train_s: '< 60'}",
         "constraints.train_s=60",
     ):
         assert quote_free_text(word) == word
+
+
+@pytest.mark.parametrize(
+    ("typed", "value"),
+    [
+        ("/tmp/Läufe (neu)", "/tmp/Läufe (neu)"),
+        ("北京", "北京"),
+        ("مرحبا, 上海".replace(", ", "\\,"), "مرحبا,上海"),
+        ("don't", "don't"),
+        ("run (1)", "run (1)"),
+        ("run[1]", "run[1]"),
+        ("~/data; a&b=c", "~/data; a&b=c"),
+        ("50€/${oc.env:HOME}", "50€/${oc.env:HOME}"),
+        ("C:\\ü\\", "C:\\ü\\"),
+        ("[北京,[1,'ü, b'],{at: Łódź (PL), url: http://é/?a=b}]", ["北京", [1, "ü, b"], {"at": "Łódź (PL)", "url": "http://é/?a=b"}]),
+        ("{city: Zürich, size: 4, map: \"x\"}", {"city": "Zürich", "size": 4, "map": "x"}),
+    ],
+)  # fmt: skip
+def test_a_text_in_any_script_is_taken_as_it_was_typed(typed: str, value: object) -> None:
+    assert OverridesParser.create().parse_override(quote_free_text(f"x={typed}")).value() == value
+
+
+@pytest.mark.parametrize("typed", ["北京,ü", "choice(北京,ü)"])
+def test_several_texts_in_any_script_are_several(typed: str) -> None:
+    several = OverridesParser.create().parse_override(quote_free_text(f"x={typed}"))
+    assert [text.strip("'") for text in several.sweep_string_iterator()] == ["北京", "ü"]
 
 
 @pytest.mark.parametrize("value", ["https://h.example/x?a=b&c", 'mail -s "done" me@x.org'])

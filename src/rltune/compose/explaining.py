@@ -19,7 +19,7 @@ from rltune.config.names import conf_dir
 from rltune.config.schema import RunConfig
 from rltune.config.uris import conceal_setting
 from rltune.envs.searched import is_of_env
-from rltune.errors import ABSENT, ConfigError, RltuneError, choices, nearest
+from rltune.errors import ABSENT, ConfigError, RltuneError, choices, nearest, spell
 from rltune.formatting import spell_command
 from rltune.other_tools import Answer, find_answer
 
@@ -86,12 +86,15 @@ def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> 
     if isinstance(error, OverrideParseException):
         if "=" not in error.override:
             return explain_bare_word(error.override, root, schema)
-        # Hydra's message is not shown if it would contain pieces of the login.
-        if (shown := conceal_setting("", error.override)) != error.override:
-            key, value = split_word(shown)
-            return ConfigError(key, value, ": not readable", "key=value, the value also quoted for Hydra", help_line)
-        key, value = split_word(error.override)
-        return ConfigError(key, value, f": {lines[0]}", "key=value, quoted where the shell needs it", help_line)
+        start = f"{error.override.partition('=')[0]}="
+        key, value = split_word(conceal_setting("", next((w for w in words if w.startswith(start)), error.override)))
+        if not key.isascii():
+            allowed = "keys of Latin letters, as Hydra's are, on the command line; keys of any letters in a file"
+            line = f"{key.rpartition('.')[2]}: {spell(value)}"
+            fix = f"conf/env/mine.yaml with {{name: mine, id: ..., kwargs: {{{line}}}}}, then env=mine"
+            return ConfigError(key, value, ": Hydra cannot read the key", allowed, fix)
+        allowed = "key=value, each quote and bracket closed: a list is [a,b], a mapping {a: b}"
+        return ConfigError(key, value, ": Hydra cannot read the value", allowed, help_line)
     if isinstance(cause, OmegaConfBaseException) and cause.full_key:
         return explain_key(cause, root, schema, words)
     if lines and (group := re.match(r"Could not override '([\w/]+)'", lines[0])):  # This group is another command's.

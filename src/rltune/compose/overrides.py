@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -31,6 +32,16 @@ FREE = ("env.encode.", "metrics.", "score.env.", "certify.env.")
 """Groups in which any word adds a key; keys of env.kwargs may be in a file."""
 _NUMBER = re.compile(r"(?i)[+-]?(?:[\d._]+(?:e[+-]?\d+)?|inf|nan)|true|false")
 _IN_ENV = re.compile(r"(?:^|\.)(?:train_)?env\.(?:kwargs|wrappers)")
+_COMMA = re.compile(r"(?<!\\),(?![^{]*\}|[^(]*\))")  # No comma that is escaped or stands in braces or parentheses.
+_PART = re.compile(
+    r"""
+    \s*'(?:\\.|[^'\\])*'\s*(?![^][{},]) | \s*"(?:\\.|[^"\\])*"\s*(?![^][{},])  # a quoted text
+    | [][{},]  # what a list or mapping is made of
+    | (?:\$\{[^}]*\} | \\. | [^][{},\\])+ | .  # a text
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_ESCAPED = re.compile(r"\\([\\()\[\]{}:=, \t])")
 _CALLED = re.compile(r"(\+*space\.[\w.]+)=((?:\w+\.)*)(\w+)\((.*)\)")
 
 
@@ -79,17 +90,71 @@ def _write_whole_number(text: str) -> str:
 
 
 def quote_free_text(word: str) -> str:
-    """Quote values that Hydra's grammar would not read as strings.
+    """Quote values that Hydra's grammar cannot read or would not read as strings.
 
-    These are bounds such as ``constraints.train_s=< 60``, addresses in ``notify``, and names that look like numbers:
-    the sweeps ``1.10`` and ``1.1`` differ.
+    These are texts with letters of other scripts or marks, such as ``output_dir=/data/Läufe (neu)`` and
+    ``constraints.train_s=< 60``, also in lists and mappings; addresses in ``notify``; and names that look like
+    numbers: the sweeps ``1.10`` and ``1.1`` differ. What is no value of any kind, such as a list without its end, is
+    left as it is.
     """
-    key, _, value = word.partition("=")
+    key, equals, value = word.partition("=")
     name = key.lstrip("+")
-    is_bound = name.startswith("constraints.") and value.lstrip().startswith(("<", ">"))
     is_address = name == "notify" and value not in ("", "null") and not value.startswith(("'", '"', "${"))
     is_number = name == "name" and bool(_NUMBER.fullmatch(value))
-    return f"{key}={spell_value(key, value)}" if is_bound or is_address or is_number else word
+    if is_address or is_number:
+        return f"{key}={spell_value(key, value)}"
+    if not equals or _is_readable(value):
+        return word
+    if (start := value.lstrip()[:1]) in ("'", '"'):
+        return word
+    if start in ("[", "{"):
+        quoted = _quote_parts(value)
+    else:  # Several, for -m, are separated by commas.
+        call = re.fullmatch(r"choice\((.*)\)", value, re.DOTALL)
+        texts = ",".join(map(_quote_text, _COMMA.split(call[1] if call else value)))
+        quoted = f"choice({texts})" if call else texts
+    return f"{key}={quoted}" if _is_readable(quoted) else word
+
+
+def _is_readable(value: str) -> bool:
+    """Return whether Hydra's grammar has a value, or several for ``-m``."""
+    from hydra.errors import HydraException
+
+    try:
+        _make_parser().parse_rule(f"key={value}", "override")
+    except HydraException:
+        return False
+    return True
+
+
+@functools.cache
+def _make_parser() -> Any:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    return OverridesParser.create()
+
+
+def _quote_parts(value: str) -> str:
+    """Quote the texts in a list or mapping that Hydra's grammar cannot read."""
+    quoted, open_brackets = [], [""]
+    for part in _PART.findall(value):
+        key = ""
+        if part in "[{":
+            open_brackets.append(part)
+        elif part in "]}":
+            open_brackets.pop() if len(open_brackets) > 1 else None
+        elif open_brackets[-1] == "{" and not part.startswith(","):
+            key, colon, part = part.partition(":")
+            key += colon
+        quoted.append(key + (part if part.strip() in "[]{},:" else _quote_text(part)))
+    return "".join(quoted)
+
+
+def _quote_text(text: str) -> str:
+    """Quote a text that Hydra's grammar cannot read."""
+    if _is_readable(text):
+        return text
+    return spell_value("", _ESCAPED.sub(r"\1", text.strip()))
 
 
 def spell_settings(settings: Mapping[str, Any]) -> Iterator[str]:

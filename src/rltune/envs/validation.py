@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,7 +18,7 @@ from rltune.envs.child import acquire_child
 from rltune.envs.closing import close_env, limit_close
 from rltune.envs.facts import EnvFacts, select_json
 from rltune.envs.first_steps import OBJECTIVE, check_first_steps
-from rltune.envs.guest import ONE_PORT_EACH, call_guest, is_address_in_use
+from rltune.envs.guest import ONE_PORT_EACH, call_guest, find_outdated, is_address_in_use
 from rltune.envs.inspection import check_normalising, digest_sources, find_time_limit
 from rltune.envs.layout import MASK, Layout
 from rltune.envs.masks import OFF
@@ -72,8 +72,7 @@ def examine_env(
 def qualify_id(env_id: str) -> str:
     """Return an environment's id with its module, if only the program that runs a sweep has registered the id.
 
-    Trials run in other processes. These know what Gymnasium and the installed plug-ins register, and what the module
-    before the colon does.
+    Trials run in other processes. These know what Gymnasium registers, and what the module before the colon does.
     """
     gymnasium = sys.modules.get("gymnasium")
     entry = gymnasium.registry.get(env_id) if gymnasium else None
@@ -82,8 +81,7 @@ def qualify_id(env_id: str) -> str:
     module = (
         point.partition(":")[0] if isinstance(point, str) else getattr(getattr(point, "func", point), "__module__", "")
     )
-    plugins = {plugin.value.partition(".")[0] for plugin in entry_points(group="gymnasium.envs")} if module else ()
-    return env_id if module.partition(".")[0] in ("", "gymnasium", *plugins) else f"{module}:{env_id}"
+    return env_id if module.partition(".")[0] in ("", "gymnasium") else f"{module}:{env_id}"
 
 
 def refuse_program(spec: EnvSpec) -> None:
@@ -300,6 +298,8 @@ def _make_bare_env(spec: EnvSpec) -> Any:
     except GuestError as fault:
         if not isinstance(fault.__cause__, Exception):
             raise
+        if find_outdated(fault.__cause__) is not None:
+            raise fault.rewrite(f": {fault.problem}", key="env.id", value=spec.id) from fault.__cause__
         _explain_failed_make(spec, fault.__cause__)
 
 
@@ -401,12 +401,26 @@ def _explain_unknown(env_id: str, reason: str) -> ConfigError:
             f"a registered Gymnasium id, or module:Name-v0; did you mean '{close}'?",
             f"env.id={module}{colon}{close}",
         )
+    listed = _list_registered(module) if module else ""
+    plugins = [plugin for plugin in entry_points(group="gymnasium.envs") if _is_plugin_of(plugin, module)]
+    if plugins and not listed:
+        # Gymnasium has called what packages declare as its plug-ins until its version 1.0.
+        calls = [
+            f"from {point.module.removesuffix('.__init__')} import {point.attr}; {point.attr}()" for point in plugins
+        ]
+        return ConfigError(
+            "env.id",
+            env_id,
+            f": {reason}",
+            "an id that its module registers when it is imported, which a plug-in of Gymnasium before 1.0 does not",
+            f"a file my_env.py with the line {' or '.join(dict.fromkeys(calls))}, then env.id=my_env:{name}",
+        )
     if module:
         return ConfigError(
             "env.id",
             env_id,
             f": {reason}",
-            _list_registered(module) or f"an id that {module} registers, and it registers none",
+            listed or f"an id that {module} registers, and it registers none",
             f"env.id={source}:{name}" if source else f"gymnasium.register(id='{name}', entry_point=...) in {module}",
         )
     source = source or "my_module"
@@ -421,6 +435,11 @@ def _explain_unknown(env_id: str, reason: str) -> ConfigError:
         "a registered Gymnasium id; an environment of yours needs its module, module:Name-v0",
         f"{register}env.id={source}:{name}",
     )
+
+
+def _is_plugin_of(plugin: EntryPoint, module: str) -> bool:
+    """Return whether a plug-in of Gymnasium's is a function of a module's package, or of any if none is named."""
+    return bool(plugin.attr) and (not module or plugin.module.partition(".")[0] == module.partition(".")[0])
 
 
 def _list_registered(module: str) -> str:

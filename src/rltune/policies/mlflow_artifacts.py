@@ -6,6 +6,7 @@ import os
 import re
 from pathlib import Path
 
+from rltune.compat.mlflow_store import check_version, follow_move
 from rltune.errors import PolicyError, choices, describe_exception
 from rltune.policies.uri import Source
 
@@ -35,10 +36,18 @@ def download_part(source: Source, part: str, folder: str) -> Path:
             "the store that the sweep logged to",
             "run this in the sweep's project folder, or set MLFLOW_TRACKING_URI",
         )
+    check_version(mlflow.get_tracking_uri(), "policy")
+    follow_move(mlflow.get_tracking_uri())
     try:
-        return Path(mlflow.artifacts.download_artifacts(artifact_uri=_find_artifact(source, part), dst_path=folder))
+        copy = Path(mlflow.artifacts.download_artifacts(artifact_uri=_find_artifact(source, part), dst_path=folder))
+        if any(copy.iterdir()):
+            return copy
+        place = Path(mlflow.MlflowClient().get_run(str(find_run(source))).info.artifact_uri).parents[2]
     except (MlflowException, OSError, SQLAlchemyError) as error:
         raise _make_missing_error(source, error) from error
+    here = Path.cwd() / place.name
+    problem = f"MLflow has none of its files: it looks for them in {place}"
+    raise source.make_error(problem, f"the folder {place.name} that was there", f"move it to {place}, or to {here}")
 
 
 def find_run(source: Source) -> str | None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from rltune.compat.mlflow_store import PREFIX, check_version, follow_move
 from rltune.config.uris import resolve_uri
 from rltune.errors import ConfigError, UnavailableError
 from rltune.secrets import redact_error, reveal
@@ -24,7 +25,6 @@ from rltune.secrets import redact_error, reveal
 # that a user can raise it for a slow server.
 TIMEOUT = "MLFLOW_HTTP_REQUEST_TIMEOUT"
 PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
-PREFIX = "sqlite:///"
 REGISTRY_THREAD = "registry-MLflow"  # The name of the threads in which the registry is called.
 # MLflow would retry for four minutes by itself. The feed has its own retries, and must notice an outage in seconds.
 ENVIRONMENT = {
@@ -67,6 +67,7 @@ def check_uri(uri: str | None) -> None:
             socket.create_connection(place, _read_timeout_s()).close()
         elif scheme == "sqlite":
             _open_file(Path(address.removeprefix(PREFIX)))
+            check_version(address, "tracking.uri")
         elif not address.startswith("databricks"):
             problem = "MLflow keeps runs in a database or on a server"
     except ValueError:  # Its text may quote a part of the login.
@@ -143,6 +144,7 @@ def connect_mlflow(uri: str) -> Any:
             if not any(isinstance(existing, _OwnThreadsFilter) for existing in handler.filters):
                 handler.addFilter(_OwnThreadsFilter())
     make_store(uri)
+    follow_move(uri)
     return MlflowClient(uri)
 
 

@@ -25,6 +25,7 @@ def test_the_worst_exit_code_is_the_commands_and_no_failure_stops_the_next(monke
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("heeds_hangup")
 @pytest.mark.parametrize(
     "number",
     [signal.SIGTERM, *(pytest.param(each, marks=pytest.mark.nightly) for each in (signal.SIGHUP, signal.SIGINT))],
