@@ -5,6 +5,7 @@
 VENV ?= .venv
 ARGS ?=
 PIP_ARGS ?=
+LOCK ?= requirements.lock
 # The first of these that runs and is new enough; `make sweep PYTHON=/path/to/python3.12` names another one.
 FIND_PYTHON := for p in python3.11 python3.12 python3.13 python3; do \
 	"$$p" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && echo "$$p" && break; done
@@ -12,7 +13,7 @@ PYTHON ?= $(or $(shell $(FIND_PYTHON)),python3)
 
 BIN := $(VENV)/bin
 # pip compiles 18,000 files on one core, a third of the installation: compile what a sweep may import, on all cores.
-PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-compile -c requirements.lock $(if $(CI),-q) $(PIP_ARGS)
+PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-compile -c $(LOCK) $(if $(CI),-q) $(PIP_ARGS)
 COMPILE := $(BIN)/python -m compileall -q -j 0 \
 	-x '/(tests?|testing|sympy|databricks|networkx|scipy|sklearn|_inductor|onnx|fontTools|pip|setuptools)/' \
 	$(VENV)/lib/python3*/site-packages >/dev/null || true # what cannot be compiled is a template, not a module

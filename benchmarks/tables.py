@@ -27,7 +27,7 @@ from benchmarks.records import RESULTS, ROOT, compare_rounds, read_record
 
 PAGES = (
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{page}.md" for page in ("measurements", "many-cores", "scale")),
+    *(ROOT / "docs" / f"{page}.md" for page in ("measurements", "scale")),
 )
 SPEED_CASES = {
     "ppo_cartpole_32": "PPO CartPole, 32 environments", "dqn_cartpole": "DQN CartPole", "sac_pendulum": "SAC Pendulum",

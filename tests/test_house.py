@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from setuptools import find_namespace_packages
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -323,11 +324,13 @@ def test_what_is_allowed_is_let_through(path, source, tmp_path):
 
 
 def test_every_room_is_packaged_and_ships_its_files():
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    shipped = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
     files = [path for path in (*(ROOT / "src/rltune").rglob("*"), *(ROOT / "conf").rglob("*.yaml")) if path.is_file()]
     folders = {"/".join(file.parent.parts[len(ROOT.parts) :]) for file in files if file.suffix != ".pyc"}
     packages = {f"rltune/{folder}".removeprefix("rltune/src/").replace("/", ".") for folder in folders}
-    assert set(settings["packages"]) == packages
+    assert set(find_namespace_packages(str(ROOT / "src"))) == packages
+    suffixes = {file.suffix for file in files} - {".py", ".pyc", ".typed"}
+    assert suffixes == {pattern.removeprefix("*") for pattern in shipped["*"]}
 
 
 def test_every_module_has_its_test_file():

@@ -1,7 +1,8 @@
 """Write what this version stores, a small sweep and a policy of each kind, for the tests of later versions.
 
 ``python -m tests.releases.write`` makes a folder of the version's name beside this file. A folder that is there is not
-written again, because it shows what that release has left on its users' disks.
+written again, because it shows what that release has left on its users' disks. Until it is published, it may be:
+``rm -r tests/releases/0.1.0; python -m tests.releases.write``.
 """
 
 from __future__ import annotations

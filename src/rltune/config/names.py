@@ -27,7 +27,5 @@ def sweep_folder_of(config: RunConfig, name: str) -> Path:
 
 
 def conf_dir() -> Path:
-    """Return the folder of rltune's config files, ``conf/``, in the installed package or in a checkout."""
-    package = Path(__file__).parents[1]
-    inside = package / "conf"
-    return inside if inside.is_dir() else package.parents[1] / "conf"
+    """Return the folder of rltune's config files, ``conf/``, in the installed package or, by a link, in a checkout."""
+    return (Path(__file__).parents[1] / "conf").resolve()

@@ -19,8 +19,8 @@ from rltune.errors import ABSENT, StudyError, describe_exception
 DIGEST_MARK = "# sha256: "
 FORMAT = 12
 """The version of a sweep's folder and its ledger, which this version of rltune writes and resumes."""
-OLDEST_FORMAT = 11
-"""The oldest version that can still be shown and whose policies load. 0.1.0 wrote 11, which every 0.x reads."""
+OLDEST_FORMAT = 12
+"""The oldest version that can still be shown and whose policies load. 0.1.0 writes 12, which every 0.x reads."""
 
 _IDENTITY = re.compile(r"^(?:key|name|storage|study|tracking):.*\n(?: .*\n)*", re.MULTILINE)  # Sections of the file.
 
@@ -118,7 +118,7 @@ class SweepIdentity:
         ledger_url: The setting ``study.storage``; None keeps the ledger in the folder.
         tracking_uri: The setting ``tracking.uri``.
         key: Random; the sweep's row in its ledger and its runs in MLflow have the same. Whatever has another key is
-            another sweep. None for a sweep whose file has none, as those of 0.1.0.
+            another sweep. None for a file that has none, such as a copy in MLflow.
     """
 
     folder: Path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -60,3 +61,12 @@ def test_help_shows_the_command_as_it_can_be_typed_here(root, monkeypatch):
     monkeypatch.setattr("rltune.formatting._find_start", lambda: "rltune ")
     assert write_help(root, 80).startswith(f"Usage: rltune {root}")
     assert "sweeps." not in write_help(root, 80)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [["--help"], ["run", "--help"]])
+def test_a_reader_may_take_the_first_lines_alone(words):
+    command, pipe = [sys.executable, "-m", "rltune", *words], subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe) as child:
+        child.stdout.close()
+        assert (child.stderr.read(), child.wait()) == (b"", 0)

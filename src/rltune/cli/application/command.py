@@ -33,7 +33,7 @@ from rltune.cli.application.answer import (
     take_switch,
     wants_json,
 )
-from rltune.cli.application.help_page import write_help
+from rltune.cli.application.help_page import print_page, write_help
 from rltune.compose.command_settings import list_command_keys, read_command_settings
 from rltune.config.bounds import read_types
 from rltune.config.uris import refuse_typed_secrets, resolve_uri
@@ -138,7 +138,7 @@ class Command:
     def __call__(self) -> None:
         """Run the command with the arguments in ``sys.argv``, print its answer or error, and exit."""
         if self.wants_help(sys.argv[1:]):
-            print(write_help(self.name, shutil.get_terminal_size().columns))
+            print_page(write_help(self.name, shutil.get_terminal_size().columns))
             sys.exit(0)
         sys.argv[1:] = spell_settings(sys.argv[1:], self.usage, self.schema)
         own_output()

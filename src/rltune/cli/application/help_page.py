@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 import textwrap
 from collections.abc import Iterator
 
@@ -11,6 +13,14 @@ from rltune.config.names import conf_dir
 from rltune.formatting import spell_command
 
 ROOM = 30  # The least width for a comment beside its key; a comment with less room is printed below the key.
+
+
+def print_page(text: str) -> None:
+    """Print a help page, of which a reader such as ``head`` may take the first lines alone."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:  # What is still buffered goes nowhere, or Python would complain of it at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def write_help(root: str, width: int) -> str:

@@ -9,6 +9,7 @@ import sys
 import rltune.cli.application.interrupts  # noqa: F401 - It answers Ctrl-C during the imports that follow.
 from rltune.cli.application.answer import leave
 from rltune.cli.application.command import COMMANDS, COMPLETION, Command
+from rltune.cli.application.help_page import print_page
 from rltune.errors import RltuneError, choices, nearest
 from rltune.other_tools import find_answer
 from rltune.search_path import place_working_folder
@@ -34,7 +35,7 @@ def main() -> None:
     """Run the command that ``sys.argv`` names, or print the overview or the version."""
     words = sys.argv[1:]
     if not words or words[0] in ("-h", "--help"):
-        print(write_overview())
+        print_page(write_overview())
     elif words[0] == "--version":
         from importlib.metadata import version
 
