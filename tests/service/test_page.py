@@ -16,6 +16,7 @@ from rltune.errors import RltuneError
 from rltune.ledger.storage import open_ledger
 from rltune.service.page import LOG_BYTES, read_arguments, spell_form
 from rltune.service.processes import Ending
+from rltune.service.submissions import ENDED
 from tests.service.browser import Browser, open_browser
 from tests.service.serviced import TOKEN, Serviced, run_service
 
@@ -117,6 +118,24 @@ def test_of_many_trials_the_best_twenty_come_first(service: Serviced) -> None:
     assert re.findall(r'<th scope="row">(\d+)</th>', others) == ["2", "1", "0"]
     assert "<summary>3 more</summary>" in others
     assert page.count("lightning") == 1, "the state tells it, and nothing repeats it"
+
+
+def test_a_row_has_what_the_browser_filters_and_sorts_by(service: Serviced) -> None:
+    service.queue.add("waits", ["seed=1"], "night")
+    service.queue.change(service.queue.add("s", []), state="complete", ended_s=1.0)
+    write_sweep(service.sweeps.folder.sweeps / "s", 4)
+    page = service.ask("GET", "/", headers=service.log_in()).text
+    assert re.findall(r'<tr data-state="(\w+)" data-group="(\w*)"', page) == [("queued", "night"), ("complete", "")]
+    assert re.findall(r"<option>(\w+)</option>", page) == [*("running", "queued", *ENDED), "night"]
+    assert re.findall(r'data-label="(\w+)"[^>]*data-sort="([^"]+)"', page) == [("Done", "100"), ("Best", "30.0")]
+
+
+def test_a_failed_sweep_has_no_progress_to_show(service: Serviced) -> None:
+    service.queue.change(service.queue.add("s", []), state="failed", reason="every trial has failed", ended_s=1.0)
+    write_sweep(service.sweeps.folder.sweeps / "s", 4, None, "failed")
+    for path in ("/", "/sweeps/s"):
+        page = service.ask("GET", path, headers=service.log_in()).text
+        assert ("<progress" in page, "%" in page) == (False, False)
 
 
 def test_an_error_is_a_page_for_a_browser_and_json_for_programs(service: Serviced) -> None:
@@ -298,6 +317,36 @@ def test_failed_trials_and_enqueued_values_go_on_by_clicks(service: Serviced, br
     browser.wait("document.getElementById('space-lr').value === ''")
     with closing(open_ledger(folder)) as ledger:
         assert sorted(request.kind for request in ledger.read_requests()) == ["enqueue", "retry"]
+    assert browser.complaints == []
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+def test_a_long_list_is_filtered_and_sorted_by_clicks(service: Serviced, browser: Browser) -> None:
+    for number in range(12):
+        added = service.queue.add(f"s{number}", [f"seed={number}"], "odd" if number % 2 else "even")
+        service.queue.change(added, state="complete", ended_s=100.0 + number)
+        write_sweep(service.sweeps.folder.sweeps / f"s{number}", number)
+    browser.open(service.address)
+    browser.wait("document.documentElement.dataset.ready")
+    names = "[...document.querySelectorAll('#sweeps tbody tr')].filter(row => row.checkVisibility())"
+    names += ".map(row => row.cells[0].querySelector('a').innerText)"
+    assert browser.run(names) == [f"s{number}" for number in range(11, -1, -1)]
+    browser.choose("[name=group]", "even")
+    browser.run("document.querySelector('[name=group]').dispatchEvent(new Event('input', {bubbles: true}))")
+    assert browser.run(names) == ["s10", "s8", "s6", "s4", "s2", "s0"]
+    assert browser.run("document.getElementById('compare').href").endswith("/compare?group=even")
+    browser.click("#sort-sweeps-Best")
+    browser.click("#sort-sweeps-Best")
+    assert browser.run(names) == ["s2", "s4", "s6", "s8", "s10", "s0"], "the least first, what has no score last"
+    browser.run("refresh()")
+    assert browser.run(names)[0] == "s2", "what is fetched again is shown in the same way"
+    browser.click("#sort-sweeps-Best")
+    assert browser.run(names)[0] == "s10"
+    browser.open(browser.run("location.href"))
+    assert browser.run(names)[-1] == "s0", "the address has the filter"
+    browser.type("[name=search]", "seed=8")
+    assert browser.run(names) == ["s8"]
     assert browser.complaints == []
 
 

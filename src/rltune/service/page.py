@@ -21,12 +21,13 @@ from rltune.formatting import format_duration, format_objective
 from rltune.service.access import LOGGED_IN, Access
 from rltune.service.admission import Admission
 from rltune.service.descriptions import has_report
-from rltune.service.submissions import ENDED, RUNNING
+from rltune.service.submissions import ENDED, QUEUED, RUNNING
 from rltune.service.sweep_service import VERBS, SweepService
 from rltune.views.html import FOLDER, PAGE, render_page
 
 MAX_ROWS = 20  # A sweep's page shows at most this many rows of a table, and a link to the others.
 LOG_BYTES = 6000
+STATES = (RUNNING, QUEUED, *ENDED)
 FIRST = ("algo", "env", "experiment")  # The groups that nearly every submission chooses; the form has them on top.
 # A report has inline scripts. The sandbox lets them run, but not access the service with the user's session.
 REPORT_POLICY = "sandbox allow-scripts allow-popups; frame-ancestors 'none'"
@@ -92,13 +93,13 @@ class Page:
             status: The status of the response if there is an error.
             values: What the template names.
         """
-        defaults: dict[str, Any] = {"mlflow": find_tracking_server(), "error": error, "part": False, "ended": ENDED}
-        content = self._templates.get_template(template).render(**defaults | values)
+        defaults: dict[str, Any] = {"mlflow": find_tracking_server(), "error": error, "part": False, "here": ""}
+        content = self._templates.get_template(template).render(**defaults | {"ended": ENDED} | values)
         return HTMLResponse(content, status if error else 200)
 
     def show_list(self, part: bool = False) -> Response:
         """Show the list of all sweeps."""
-        return self._render("list.html", sweeps=self._service.list(), part=part)
+        return self._render("list.html", sweeps=self._service.list(), states=STATES, part=part, here="list")
 
     def show_sweep(self, name: str, part: bool = False) -> Response:
         """Show the page of one sweep."""
@@ -157,7 +158,7 @@ class Page:
     def _render_form(self, given: Mapping[str, str], error: RltuneError | None = None) -> Response:
         groups = sorted(list_groups("run"), key=lambda group: (group.name not in FIRST, group.name))
         options = {group: list(find_options(group.name)) for group in groups}
-        return self._render("submit.html", error, options=options, first=FIRST, given=given)
+        return self._render("submit.html", error, options=options, first=FIRST, given=given, here="submit")
 
     async def submit(self, given: Form, request: Request) -> Response:
         """Submit the sweep of a filled form."""
