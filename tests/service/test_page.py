@@ -113,10 +113,8 @@ def test_of_many_trials_the_best_twenty_come_first(service: Serviced) -> None:
     service.queue.change(service.queue.add("s", []), state="interrupted", reason="lightning", ended_s=1.0)
     write_sweep(service.sweeps.folder.sweeps / "s", 23)
     page = service.ask("GET", "/sweeps/s", headers=service.log_in()).text
-    shown, _, others = page.partition("<details")
-    assert re.findall(r'<th scope="row">(\d+)</th>', shown) == [*map(str, range(22, 2, -1))]
-    assert re.findall(r'<th scope="row">(\d+)</th>', others) == ["2", "1", "0"]
-    assert "<summary>3 more</summary>" in others
+    assert re.findall(r'<tr[^>]* data-trial="(\d+)"', page) == [*map(str, range(22, -1, -1))]
+    assert re.search(r'<details id="other-trials"><summary>3 more</summary>', page)
     assert page.count("lightning") == 1, "the state tells it, and nothing repeats it"
 
 
@@ -167,7 +165,15 @@ def test_the_page_has_the_learning_curve_of_each_trial(service: Serviced) -> Non
     write_sweep(service.sweeps.folder.sweeps / "s", 4)
     page = service.ask("GET", "/sweeps/s", headers=service.log_in()).text
     assert page.count("<polyline") == 4
-    assert re.findall(r'<g class="best"><title>trial (\d)', page) == ["3"]
+    assert re.findall(r'<g class="best" data-trial="(\d)"', page) == ["3", "3"], "a curve, and a score by value"
+
+
+def test_the_page_compares_trials_by_columns_of_their_values(service: Serviced) -> None:
+    service.queue.change(service.queue.add("s", []), state="complete", ended_s=1.0)
+    write_sweep(service.sweeps.folder.sweeps / "s", 3)
+    page = service.ask("GET", "/sweeps/s", headers=service.log_in()).text
+    assert re.findall(r'data-label="lr">([^<]+)<', page) == ["0.01", "0.001", "1e-4"]
+    assert sorted(re.findall(r'data-trial="(\d)"', page)) == [*"000111222"], "a row, a curve and a dot of each"
 
 
 def test_the_page_of_a_sweep_counts_its_running_trials(service: Serviced) -> None:

@@ -87,11 +87,29 @@ function showTimes() {
   }
 }
 
+// A trial is marked in all figures and in the table while it is pointed at, and a clicked one until it is clicked again.
+const picked = new Set();
+const trialOf = event => event.target.closest?.("[data-trial]")?.dataset.trial;
+function markTrials(pointed) {
+  for (const element of document.querySelectorAll("[data-trial]")) {
+    element.classList.toggle("marked", element.dataset.trial === pointed);
+    element.classList.toggle("picked", picked.has(element.dataset.trial));
+  }
+}
+addEventListener("pointerover", event => markTrials(trialOf(event)));
+addEventListener("click", event => {
+  const trial = trialOf(event);
+  if (trial === undefined || !getSelection().isCollapsed) return;
+  picked.delete(trial) || picked.add(trial);
+  markTrials(trial);
+});
+
 // What the script adds to the parts of the page, also after they were fetched again.
 function prepare() {
   showTimes();
   document.querySelectorAll("table.sortable").forEach(makeSortable);
   if (filter) filterRows();
+  markTrials();
 }
 
 // Fetch the part of the page that changes, and keep the focus, the open sections and the scroll positions in it.
