@@ -31,6 +31,7 @@ from rltune.formatting import (
 from rltune.ledger.outcome import Outcome, explain_no_winner
 from rltune.policies.acting import describe_acting
 from rltune.records import BASELINE, Direction
+from rltune.tracking.mlflow_address import make_server_command
 from rltune.trial.metrics import EPISODES_WITH, RECENT, RESTARTS
 from rltune.views.analysis import build_space
 from rltune.views.sweep_view import ORIGINS, SweepView, TrialSnapshot
@@ -233,6 +234,10 @@ def _describe_files(view: SweepView) -> Iterator[Section]:
         facts.append(("model", f"{model['name']} version {model['version']}, {model['uri']}"))
         champion = "became" if model["champion"] else "did not become"
         notes.append(f"this version {champion} the champion of {model['name']}: {model['why']}")
+    if view.charts:
+        if command := make_server_command(view.record.mlflow):
+            facts.append(("MLflow", command))
+        facts.append(("charts", view.charts))
     yield Section("files", "Results", facts=facts, notes=notes)
 
 
