@@ -109,6 +109,36 @@ def test_a_wrong_word_is_answered_and_all_that_was_typed_is_kept(service: Servic
     assert service.queue.get("mine").overrides == ("algo=dqn", "seed=3", "certify.seeds=5")
 
 
+def test_the_form_says_what_a_sweep_costs_and_its_command(service: Serviced) -> None:
+    ours = service.log_in() | {"Origin": service.address}
+    given = {"algo": "dqn", "name": "mine", "overrides": "budget.trials=7 'space.lr=[loguniform, 1e-5, 1e-3]'"}
+
+    def ask(**changes: str) -> str:
+        answer = service.ask("POST", "/submit/cost", data=given | changes, headers=ours)
+        assert answer.status_code == 200
+        return html.unescape(re.sub("<[^>]+>", "", answer.text))
+
+    assert "7 trials x 100,000 environment steps" in ask()
+    assert "rltune submit algo=dqn budget.trials=7 'space.lr=[loguniform, 1e-5, 1e-3]' name=mine" in ask()
+    assert " x 3 seeds, 5,000,000 in all" in ask(overrides="replicates=3 budget.total_env_steps=5000000")
+    assert ", then 20 trainings to certify" in ask(overrides="certify.seeds=5 certify.top=3")
+    for wrong in ("budget.trails=3", "budget.trials='${no}'", "name='x", "budget.trials=0"):
+        assert "Try: " in ask(overrides=wrong)
+    assert service.queue.list() == []
+
+
+def test_the_winners_of_a_group_are_compared(service: Serviced) -> None:
+    for name, above in (("first", 0.0), ("second", 1.0)):
+        service.queue.change(service.queue.add(name, [], "both"), state="complete", ended_s=1.0)
+        write_sweep(service.sweeps.folder.sweeps / name, 4, make_certification(above))
+    headers = service.log_in()
+    for path in ("/compare?group=both", "/compare?sweep=first&sweep=second"):
+        page = service.ask("GET", path, headers=headers).text
+        assert re.findall(r'<th scope="row"[^>]*>([^<]+)</th>', page) == ["first", "second"]
+    for path in ("/compare?group=none", "/compare?sweep=none", "/compare"):
+        assert 400 <= service.ask("GET", path, headers=headers | {"Accept": "text/html"}).status_code < 500
+
+
 def test_of_many_trials_the_best_twenty_come_first(service: Serviced) -> None:
     service.queue.change(service.queue.add("s", []), state="interrupted", reason="lightning", ended_s=1.0)
     write_sweep(service.sweeps.folder.sweeps / "s", 23)

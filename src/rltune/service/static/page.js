@@ -104,6 +104,19 @@ addEventListener("click", event => {
   markTrials(trial);
 });
 
+// Beside the button the form shows what the sweep costs at most, and the command that submits it.
+const form = document.getElementById("form");
+let timer = 0, numAsked = 0;
+async function showCost() {
+  const number = ++numAsked;
+  try {
+    const response = await fetch("/submit/cost", {method: "POST", body: new URLSearchParams(new FormData(form))});
+    if (response.ok && !response.redirected && number === numAsked) document.getElementById("cost").innerHTML = await response.text();
+  } catch (error) { /* The service does not respond; it is asked again after the next change. */ }
+}
+form?.addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(showCost, 400); });
+if (form) showCost();
+
 // What the script adds to the parts of the page, also after they were fetched again.
 function prepare() {
   showTimes();
