@@ -322,6 +322,8 @@ class SweepRecord:
         model: The registered model's version, as ``summary.json`` has it; None where nothing was registered.
         certification: `rltune.certification.result.Certification` as plain values; None without.
         mlflow_run_id: Its run in MLflow; None while MLflow has not answered.
+        mlflow: Where its runs are: ``uri``, the tracking store's address without a login, and ``experiment``, the id of
+            the MLflow experiment; None while MLflow has not answered.
     """
 
     name: str
@@ -338,6 +340,7 @@ class SweepRecord:
     model: Mapping[str, Any] | None = None
     certification: Mapping[str, Any] | None = None
     mlflow_run_id: str | None = None
+    mlflow: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,7 @@ FACTS = {
     "model": {"name": "cartpole-ppo", "version": "3"},
     "certification": {"seeds": [1, 2], "configurations": []},
     "mlflow_run_id": "run0",
+    "mlflow": {"uri": "sqlite:////home/me/mlflow.db", "experiment": "1"},
 }
 
 
@@ -235,6 +236,15 @@ def test_a_ledger_without_the_newest_columns_goes_on(ledger: Ledger, url: str, t
         added, _ = ask(older)
         assert [record.number for record in reader.trials.records()] == [0, added], "opened before"
         assert [record.metrics for record in older.trials.records()] == [{}, {}]
+
+
+def test_a_ledger_without_the_newest_columns_is_read(ledger: Ledger, url: str, tmp_path: Path) -> None:
+    ledger.change_sweep(mlflow_run_id="run0")
+    ledger.close()
+    with contextlib.closing(sqlite3.connect(tmp_path / "ledger.db")) as raw:
+        raw.execute("alter table sweeps drop column mlflow")
+    with contextlib.closing(Ledger(url, "sweep")) as older:
+        assert (older.sweep().mlflow_run_id, older.sweep().mlflow) == ("run0", None)
 
 
 def test_a_ledger_of_another_format_is_refused(ledger: Ledger, url: str, tmp_path: Path) -> None:

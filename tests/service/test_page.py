@@ -16,6 +16,7 @@ from rltune.errors import RltuneError
 from rltune.ledger.storage import open_ledger
 from rltune.service.page import LOG_BYTES, read_arguments, spell_form
 from rltune.service.processes import Ending
+from rltune.service.submissions import ENDED
 from tests.service.browser import Browser, open_browser
 from tests.service.serviced import TOKEN, Serviced, run_service
 
@@ -108,15 +109,61 @@ def test_a_wrong_word_is_answered_and_all_that_was_typed_is_kept(service: Servic
     assert service.queue.get("mine").overrides == ("algo=dqn", "seed=3", "certify.seeds=5")
 
 
+def test_the_form_says_what_a_sweep_costs_and_its_command(service: Serviced) -> None:
+    ours = service.log_in() | {"Origin": service.address}
+    given = {"algo": "dqn", "name": "mine", "overrides": "budget.trials=7 'space.lr=[loguniform, 1e-5, 1e-3]'"}
+
+    def ask(**changes: str) -> str:
+        answer = service.ask("POST", "/submit/cost", data=given | changes, headers=ours)
+        assert answer.status_code == 200
+        return html.unescape(re.sub("<[^>]+>", "", answer.text))
+
+    assert "7 trials x 100,000 environment steps" in ask()
+    assert "rltune submit algo=dqn budget.trials=7 'space.lr=[loguniform, 1e-5, 1e-3]' name=mine" in ask()
+    assert " x 3 seeds, 5,000,000 in all" in ask(overrides="replicates=3 budget.total_env_steps=5000000")
+    assert ", then 20 trainings to certify" in ask(overrides="certify.seeds=5 certify.top=3")
+    for wrong in ("budget.trails=3", "budget.trials='${no}'", "name='x", "budget.trials=0"):
+        assert "Try: " in ask(overrides=wrong)
+    assert service.queue.list() == []
+
+
+def test_the_winners_of_a_group_are_compared(service: Serviced) -> None:
+    for name, above in (("first", 0.0), ("second", 1.0)):
+        service.queue.change(service.queue.add(name, [], "both"), state="complete", ended_s=1.0)
+        write_sweep(service.sweeps.folder.sweeps / name, 4, make_certification(above))
+    headers = service.log_in()
+    for path in ("/compare?group=both", "/compare?sweep=first&sweep=second"):
+        page = service.ask("GET", path, headers=headers).text
+        assert re.findall(r'<th scope="row"[^>]*>([^<]+)</th>', page) == ["first", "second"]
+    for path in ("/compare?group=none", "/compare?sweep=none", "/compare"):
+        assert 400 <= service.ask("GET", path, headers=headers | {"Accept": "text/html"}).status_code < 500
+
+
 def test_of_many_trials_the_best_twenty_come_first(service: Serviced) -> None:
     service.queue.change(service.queue.add("s", []), state="interrupted", reason="lightning", ended_s=1.0)
     write_sweep(service.sweeps.folder.sweeps / "s", 23)
     page = service.ask("GET", "/sweeps/s", headers=service.log_in()).text
-    shown, _, others = page.partition("<details")
-    assert re.findall(r'<th scope="row">(\d+)</th>', shown) == [*map(str, range(22, 2, -1))]
-    assert re.findall(r'<th scope="row">(\d+)</th>', others) == ["2", "1", "0"]
-    assert "<summary>3 more</summary>" in others
+    assert re.findall(r'<tr[^>]* data-trial="(\d+)"', page) == [*map(str, range(22, -1, -1))]
+    assert re.search(r'<details id="other-trials"><summary>3 more</summary>', page)
     assert page.count("lightning") == 1, "the state tells it, and nothing repeats it"
+
+
+def test_a_row_has_what_the_browser_filters_and_sorts_by(service: Serviced) -> None:
+    service.queue.add("waits", ["seed=1"], "night")
+    service.queue.change(service.queue.add("s", []), state="complete", ended_s=1.0)
+    write_sweep(service.sweeps.folder.sweeps / "s", 4)
+    page = service.ask("GET", "/", headers=service.log_in()).text
+    assert re.findall(r'<tr data-state="(\w+)" data-group="(\w*)"', page) == [("queued", "night"), ("complete", "")]
+    assert re.findall(r"<option>(\w+)</option>", page) == [*("running", "queued", *ENDED), "night"]
+    assert re.findall(r'data-label="(\w+)"[^>]*data-sort="([^"]+)"', page) == [("Done", "100"), ("Best", "30.0")]
+
+
+def test_a_failed_sweep_has_no_progress_to_show(service: Serviced) -> None:
+    service.queue.change(service.queue.add("s", []), state="failed", reason="every trial has failed", ended_s=1.0)
+    write_sweep(service.sweeps.folder.sweeps / "s", 4, None, "failed")
+    for path in ("/", "/sweeps/s"):
+        page = service.ask("GET", path, headers=service.log_in()).text
+        assert ("<progress" in page, "%" in page) == (False, False)
 
 
 def test_an_error_is_a_page_for_a_browser_and_json_for_programs(service: Serviced) -> None:
@@ -148,7 +195,15 @@ def test_the_page_has_the_learning_curve_of_each_trial(service: Serviced) -> Non
     write_sweep(service.sweeps.folder.sweeps / "s", 4)
     page = service.ask("GET", "/sweeps/s", headers=service.log_in()).text
     assert page.count("<polyline") == 4
-    assert re.findall(r'<g class="best"><title>trial (\d)', page) == ["3"]
+    assert re.findall(r'<g class="best" data-trial="(\d)"', page) == ["3", "3"], "a curve, and a score by value"
+
+
+def test_the_page_compares_trials_by_columns_of_their_values(service: Serviced) -> None:
+    service.queue.change(service.queue.add("s", []), state="complete", ended_s=1.0)
+    write_sweep(service.sweeps.folder.sweeps / "s", 3)
+    page = service.ask("GET", "/sweeps/s", headers=service.log_in()).text
+    assert re.findall(r'data-label="lr">([^<]+)<', page) == ["0.01", "0.001", "1e-4"]
+    assert sorted(re.findall(r'data-trial="(\d)"', page)) == [*"000111222"], "a row, a curve and a dot of each"
 
 
 def test_the_page_of_a_sweep_counts_its_running_trials(service: Serviced) -> None:
@@ -298,6 +353,36 @@ def test_failed_trials_and_enqueued_values_go_on_by_clicks(service: Serviced, br
     browser.wait("document.getElementById('space-lr').value === ''")
     with closing(open_ledger(folder)) as ledger:
         assert sorted(request.kind for request in ledger.read_requests()) == ["enqueue", "retry"]
+    assert browser.complaints == []
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+def test_a_long_list_is_filtered_and_sorted_by_clicks(service: Serviced, browser: Browser) -> None:
+    for number in range(12):
+        added = service.queue.add(f"s{number}", [f"seed={number}"], "odd" if number % 2 else "even")
+        service.queue.change(added, state="complete", ended_s=100.0 + number)
+        write_sweep(service.sweeps.folder.sweeps / f"s{number}", number)
+    browser.open(service.address)
+    browser.wait("document.documentElement.dataset.ready")
+    names = "[...document.querySelectorAll('#sweeps tbody tr')].filter(row => row.checkVisibility())"
+    names += ".map(row => row.cells[0].querySelector('a').innerText)"
+    assert browser.run(names) == [f"s{number}" for number in range(11, -1, -1)]
+    browser.choose("[name=group]", "even")
+    browser.run("document.querySelector('[name=group]').dispatchEvent(new Event('input', {bubbles: true}))")
+    assert browser.run(names) == ["s10", "s8", "s6", "s4", "s2", "s0"]
+    assert browser.run("document.getElementById('compare').href").endswith("/compare?group=even")
+    browser.click("#sort-sweeps-Best")
+    browser.click("#sort-sweeps-Best")
+    assert browser.run(names) == ["s2", "s4", "s6", "s8", "s10", "s0"], "the least first, what has no score last"
+    browser.run("refresh()")
+    assert browser.run(names)[0] == "s2", "what is fetched again is shown in the same way"
+    browser.click("#sort-sweeps-Best")
+    assert browser.run(names)[0] == "s10"
+    browser.open(browser.run("location.href"))
+    assert browser.run(names)[-1] == "s0", "the address has the filter"
+    browser.type("[name=search]", "seed=8")
+    assert browser.run(names) == ["s8"]
     assert browser.complaints == []
 
 

@@ -551,10 +551,14 @@ def test_the_page_of_a_run_is_known_to_its_description(folder):
     address = urlsplit(charts.removeprefix("[charts](#").removesuffix(")"))
     assert f"#{address.path}" == page
     assert dict(parse_qsl(address.query)) == {
-        "searchFilter": f"tags.`mlflow.parentRunId` = '{run_id}'",
+        "searchFilter": f"tags.`rltune.entry` LIKE '{sweep.ledger.sweep().key}/trials/%'",
+        "orderByKey": "metrics.`compare/score`",
+        "orderByAsc": "false",
         "compareRunsMode": "CHART",
         "workflowType": "machine_learning",
     }
+    store = {"uri": f"sqlite:///{folder}/mlflow.db", "experiment": run.info.experiment_id}
+    assert sweep.ledger.sweep().mlflow == store
 
 
 def test_a_run_is_described_anew_when_a_value_has_changed(folder):

@@ -1,12 +1,16 @@
-"""Learning curves as coordinates."""
+"""Learning curves and scores by value as coordinates."""
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from ended import write_sweep
+from ledger import add_reports
 
-from rltune.views.curves import HEIGHT, WIDTH, draw_curves
+from rltune.ledger.storage import open_ledger
+from rltune.views.curves import HEIGHT, WIDTH, draw_curves, draw_slices
 from rltune.views.sweep_view import load_view
 
 
@@ -22,3 +26,34 @@ def test_the_best_curve_reaches_the_corner_and_comes_last(tmp_path: Path) -> Non
 
 def test_without_a_report_there_are_none(tmp_path: Path) -> None:
     assert draw_curves(load_view(write_sweep(tmp_path / "s", 0, None, "running"))) is None
+
+
+def test_scores_lie_along_the_scale_of_each_parameter(tmp_path: Path) -> None:
+    (by_lr,) = draw_slices(load_view(write_sweep(tmp_path / "s", 3)))
+    assert (by_lr.name, by_lr.low, by_lr.high) == ("lr", "1e-4", "0.01")
+    assert [(dot.trial, dot.place) for dot in by_lr.dots] == [
+        (0, (0.0, HEIGHT)), (1, (WIDTH / 2, HEIGHT / 2)), (2, (WIDTH, 0.0)),
+    ]  # fmt: skip
+    assert by_lr.dots[-1].is_best
+
+
+def test_values_of_any_kind_have_a_place(tmp_path: Path) -> None:
+    """Also those of a trial that lacks a parameter, and one that is the same in all trials is left out."""
+    words = (
+        "+space.net=[choice,[64,64],null,relu]", "+space.batch=[pow2,64,256]",
+        "+space.gamma=[one_minus_loguniform,0.001,0.1]",
+    )  # fmt: skip
+    folder = write_sweep(tmp_path / "s", 0, None, "complete", *words)
+    given: list[dict[str, Any]] = [
+        {"lr": 1e-3, "net": "relu", "batch": 64, "gamma": 0.9},
+        {"lr": 1e-3, "net": [64, 64], "batch": 128, "gamma": 0.99},
+        {"lr": 1e-3, "net": None, "batch": 256, "gamma": 0.999},
+        {"lr": 1e-3},
+    ]
+    with closing(open_ledger(folder)) as ledger:
+        for number, params in enumerate(given):
+            ledger.trials.add(params, [number])
+            add_reports(ledger, number, {1000: float(number)})
+            ledger.trials.end(number, "COMPLETE", "")
+    slices = {each.name: [dot.place[0] / WIDTH for dot in each.dots] for each in draw_slices(load_view(folder))}
+    assert slices == {"net": [1.0, 0.0, 0.5], "batch": [0.0, 0.5, 1.0], "gamma": [0.0, 0.5, 1.0]}

@@ -11,6 +11,7 @@ from rltune.ledger.outcome import Outcome
 from rltune.ledger.storage import open_ledger
 from rltune.ledger.sweep_ref import SweepRef
 from rltune.views.description import describe, summarize
+from rltune.views.page import describe_sweep
 from rltune.views.tables import read_sweep
 
 
@@ -26,6 +27,18 @@ def test_a_sweep_is_described_by_numbers(tmp_path: Path) -> None:
     assert whole["verdict"]
     assert [trial["trial"] for trial in whole["trials_best_first"]] == [trial.number for trial in view.ordered]
     assert len(whole["certified"]["configurations"][0]["scores"]) == 5
+
+
+def test_a_description_has_the_address_of_the_charts(tmp_path: Path) -> None:
+    folder = write_sweep(tmp_path / "first")
+    assert summarize(read_sweep(SweepRef("first", tmp_path)))["mlflow"] is None
+    with closing(open_ledger(folder)) as ledger:
+        ledger.change_sweep(mlflow={"uri": "http://me:hunter22@host", "experiment": "7"})
+    view = read_sweep(SweepRef("first", tmp_path))
+    charts = summarize(view)["mlflow"]["charts"]
+    assert charts.startswith("http://host/#/experiments/7/runs?")
+    (files,) = (section for section in describe_sweep(view) if section.name == "files")
+    assert dict(files.facts)["charts"] == charts
 
 
 def test_running_trials_are_counted_by_themselves(tmp_path: Path) -> None:

@@ -58,8 +58,11 @@ def test_commands_name_the_environment_if_none_is_active(tmp_path: Path, monkeyp
     monkeypatch.setattr(sys, "executable", str(tmp_path / "venv" / "python"))
     monkeypatch.setattr("rltune.formatting._find_start", lambda: "python -m sweeps.")
     folder = write_sweep(tmp_path / "s", 12)
+    with closing(open_ledger(folder)) as ledger:
+        ledger.change_sweep(mlflow={"uri": f"sqlite:///{tmp_path}/mlflow.db", "experiment": "1"})
     steps = list_steps(folder, f"sqlite:///{tmp_path}/mlflow.db")
-    assert steps["compare the trials"] == "venv/mlflow ui"
+    (files,) = (section for section in describe_ended(folder) if section.name == "files")
+    assert dict(files.facts)["MLflow"] == "venv/mlflow ui"
     assert steps["test the winner"] == f"venv/python -m sweeps.evaluate policy=sweep:s output_dir={tmp_path}"
     assert spell_command("show sweep=s") == "venv/python -m sweeps.show sweep=s"
     (trials,) = (section for section in describe_ended(folder) if section.name == "trials")

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from ended import make_certification, write_bounded
+from ended import make_certification, write_bounded, write_sweep
 from rich.console import Console as RichConsole
 
 from rltune.certification.description import COLUMNS
@@ -43,6 +43,17 @@ def test_the_end_of_a_certified_sweep(one_terminal, tmp_path, monkeypatch, golde
     out = io.StringIO()
     Console(out).close(describe_ended(folder, f"sqlite:///{tmp_path}/mlflow.db"))
     golden("closing_page", screen(out).replace(str(tmp_path), "<folder>"))
+
+
+def test_a_log_that_a_page_shows_has_no_table(one_terminal, tmp_path):
+    sections = describe_ended(write_sweep(tmp_path / "s", certified=make_certification()), None)
+    titles = {section.title: bool(section.table) for section in sections}
+    assert {*titles.values()} == {True, False}
+    for has_tables in (True, False):
+        out = io.StringIO()
+        Console(out, has_tables=has_tables).close(sections)
+        words = " ".join(screen(out).split())
+        assert all((title in words) == (has_tables or not table) for title, table in titles.items())
 
 
 @pytest.mark.parametrize("is_long", [False, True])

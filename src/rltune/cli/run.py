@@ -48,7 +48,7 @@ def run_composed(words: list[str]) -> list[str] | Answer:
     if words[:1] != [COMPOSED]:
         return words
     request = json.load(sys.stdin)
-    return _run(parse_config(load_settings(request["settings"])), request["typed"])
+    return _run(parse_config(load_settings(request["settings"])), request["typed"], has_tables=False)
 
 
 def check(jobs: Sequence[Job]) -> Answer:
@@ -107,10 +107,10 @@ def spell_run(words: Sequence[str]) -> str:
     return " ".join([spell_command("run"), *map(shlex.quote, given)])
 
 
-def _run(config: RunConfig, typed: str) -> Answer:
+def _run(config: RunConfig, typed: str, *, has_tables: bool = True) -> Answer:
     from rltune.driver.run import run_sweep
 
-    return answer_outcome(run_sweep(config, typed=typed), config.study.storage)
+    return answer_outcome(run_sweep(config, typed=typed, has_tables=has_tables), config.study.storage)
 
 
 def answer_outcome(outcome: Outcome, ledger_url: str | None) -> Answer:

@@ -99,7 +99,10 @@ def make_sweep(plan: Plan, invocation: Invocation, ledger: Ledger, share: Share,
     if plan.certify.seeds:
         seeds, env_steps = plan.certification_seeds(), plan.budget.env_steps
         retraining = Retraining(store, plan.certify, env_steps, replicates, seeds, plan.baseline, ledger)
-    console, heartbeats = Console(invocation.stream), Heartbeats(str(plan.folder), stopper.active_trial_dirs)
+    console, heartbeats = (
+        Console(invocation.stream, has_tables=invocation.has_tables),
+        Heartbeats(str(plan.folder), stopper.active_trial_dirs),
+    )
     return Sweep(
         plan=plan,
         # The sweep's wall time goes on from that of its earlier drivers.

@@ -287,6 +287,7 @@ class Invocation:
         typed: The command that runs the sweep again, for the report; None if a script has started the sweep.
         fork_child: Forks a process that has RLlib imported, as `rltune.envs.child.Child` takes it; None without a fork
             server.
+        has_tables: Whether the console prints tables at the end.
     """
 
     began: float
@@ -294,6 +295,7 @@ class Invocation:
     trainable: type | None = None
     typed: str | None = None
     fork_child: Fork | None = None
+    has_tables: bool = True
 
 
 def describe_plan(plan: Plan) -> dict[str, Any]:

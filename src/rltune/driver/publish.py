@@ -142,7 +142,7 @@ def _describe_sweep(tracker: Feeds, ledger: Ledger, console: Console, outcome: O
         # A failure to write MLflow's description must not fail the sweep.
         console.note(f"the sweep's description in MLflow lacks its verdict ({describe_exception(error)})")
         lines = []
-    lines.append("- trials: [their charts]({trials}), after a click on the + beside the sweep's name")
+    lines.append("- trials: [their charts]({trials}), the best first")
     if has_report:
         lines.append(f"- report: [{html.FOLDER}/index.html]({{page}}/artifacts/{html.FOLDER}/index.html)")
     if model:

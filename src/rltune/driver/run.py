@@ -54,7 +54,12 @@ PREFLIGHT_S = 300.0  # The shortest time-out of the checks with RLlib, which inc
 
 
 def run_sweep(
-    config: RunConfig, *, stream: TextIO | None = None, trainable: type | None = None, typed: str | None = None
+    config: RunConfig,
+    *,
+    stream: TextIO | None = None,
+    trainable: type | None = None,
+    typed: str | None = None,
+    has_tables: bool = True,
 ) -> Outcome:
     """Run a sweep: search, certify the best configurations, register the winner, and write the report.
 
@@ -63,6 +68,7 @@ def run_sweep(
         stream: The stream to which the console writes; None is standard output.
         trainable: A replacement for `rltune.trial.trainable.Trial`, for tests.
         typed: The command that runs the sweep again, for the report; None if a script has started the sweep.
+        has_tables: Whether the console prints tables at the end.
 
     Returns:
         The outcome; its ``exit_code`` is the command's.
@@ -80,7 +86,7 @@ def run_sweep(
             # A simulator may take long to start, and Ray starts meanwhile. What is measured on a GPU comes before Ray.
             is_measured = config.resources.trials_per_gpu == MEASURED
             plan = check_request(config, None if is_measured else lambda: ray.nodes)
-            return drive(plan, Invocation(began, stream, trainable, typed), ray)
+            return drive(plan, Invocation(began, stream, trainable, typed, has_tables=has_tables), ray)
     fetch_sweep(find_store(read_identity(folder)), for_driver=True, take_over=config.take_over)
     config, grows = compare_with_begun(folder, config)
     from rltune.driver.requests.actions import request_retry  # Imported here, because SQLAlchemy loads slowly.
@@ -96,7 +102,7 @@ def run_sweep(
         _print(stream, f"{folder.name} has ended ({outcome.status}) and no setting asks for more: see {summary}")
         return outcome
     require_own_sweep(folder, make_resume_command(folder))
-    return drive(plan_begun(config, folder), Invocation(began, stream, trainable))
+    return drive(plan_begun(config, folder), Invocation(began, stream, trainable, has_tables=has_tables))
 
 
 def resume_sweep(

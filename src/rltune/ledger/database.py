@@ -29,7 +29,7 @@ from sqlalchemy.schema import CreateColumn, CreateSchema
 
 from rltune.errors import StudyError, StudyUnavailableError, describe_exception
 from rltune.ledger.disk_full import is_disk_full
-from rltune.ledger.tables import METADATA, SCHEMA, SWEEP_TRIALS
+from rltune.ledger.tables import GROWN, METADATA, SCHEMA
 from rltune.secrets import conceal, redact_error, reveal
 
 # PostgreSQL rolls back a transaction that is idle this long. It is shorter than a lease, so no lock outlasts one.
@@ -184,16 +184,17 @@ def set_pragmas(connection: Any, _: Any) -> None:
 
 
 def _complete_older_table(connection: Any, _: Any) -> None:
-    """Let a ledger of an earlier version be read as if its trials had the columns of this one, all of them empty.
+    """Let a ledger of an earlier version be read as if it had the columns of this one, all of them empty.
 
     A temporary view, which is stored in no file, takes the table's place in this connection. Nobody writes to such a
     table: a sweep of another format is not resumed, and the driver of one of this format adds the columns first.
     """
-    name = SWEEP_TRIALS.name
-    present = {row[1] for row in connection.execute(f"PRAGMA main.table_info({name})")}
-    missing = [f"NULL AS {column.name}" for column in SWEEP_TRIALS.c if column.name not in present]
-    if present and missing:
-        connection.execute(f"CREATE TEMP VIEW {name} AS SELECT *, {', '.join(missing)} FROM main.{name}")  # noqa: S608
+    for name, columns in ((table.name, table.c) for table in GROWN):
+        present = {row[1] for row in connection.execute(f"PRAGMA main.table_info({name})")}
+        missing = [f"NULL AS {column.name}" for column in columns if column.name not in present]
+        if present and missing:
+            view = f"SELECT *, {', '.join(missing)} FROM main.{name}"  # noqa: S608
+            connection.execute(f"CREATE TEMP VIEW {name} AS {view}")
 
 
 def file_of(url: str) -> Path | None:
@@ -222,13 +223,13 @@ def add_tables(connection: Connection, tables: MetaData = METADATA) -> None:
     if connection.dialect.name == "postgresql" and not inspect(connection).has_schema(SCHEMA):
         connection.execute(CreateSchema(SCHEMA))
     tables.create_all(connection)
-    if SWEEP_TRIALS.metadata is tables:
+    for table in GROWN if tables is METADATA else ():
         # An earlier version may have created the table without the columns of this format, which are empty then.
         schema = SCHEMA if connection.dialect.name == "postgresql" else "main"
-        present = {column["name"] for column in inspect(connection).get_columns(SWEEP_TRIALS.name, schema=schema)}
-        for column in (column for column in SWEEP_TRIALS.c if column.name not in present):
+        present = {column["name"] for column in inspect(connection).get_columns(table.name, schema=schema)}
+        for column in (column for column in table.c if column.name not in present):
             definition = CreateColumn(column).compile(dialect=connection.dialect)
-            connection.exec_driver_sql(f"ALTER TABLE {schema}.{SWEEP_TRIALS.name} ADD COLUMN {definition}")
+            connection.exec_driver_sql(f"ALTER TABLE {schema}.{table.name} ADD COLUMN {definition}")
 
 
 @contextlib.contextmanager

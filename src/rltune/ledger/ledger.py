@@ -406,8 +406,9 @@ class Ledger:
             )
             connection.execute(delete(TRIAL_DELIVERIES).where(named_trials, marks.trial_id.in_(trials)))
             connection.execute(delete(DELIVERIES).where(of_sweep, named))
-            for table, mine in ((SWEEP_TRIALS, SWEEP_TRIALS.c.sweep_id), (SWEEPS, SWEEPS.c.id)):
-                connection.execute(update(table).where(mine == self.sweep_id).values(mlflow_run_id=None))
+            is_trial, is_sweep = SWEEP_TRIALS.c.sweep_id == self.sweep_id, SWEEPS.c.id == self.sweep_id
+            connection.execute(update(SWEEP_TRIALS).where(is_trial).values(mlflow_run_id=None))
+            connection.execute(update(SWEEPS).where(is_sweep).values(mlflow_run_id=None, mlflow=None))
         self.trials.forget_mlflow_runs()
         self.runs.forget_mlflow_runs()
 

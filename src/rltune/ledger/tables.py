@@ -78,6 +78,7 @@ SWEEPS = Table(
     Column("model", _Json),
     Column("certification", _Json),
     Column("mlflow_run_id", String(64)),
+    Column("mlflow", _Json),  # The store and the experiment of that run, see `SweepRecord`.
     Column("sampler_state", _Json),  # Optuna's study attributes, in which samplers store their state.
 )
 
@@ -128,6 +129,8 @@ SWEEP_TRIALS = Table(
     Column("revision", Integer, nullable=False, default=0),  # Grows with each change that trackers such as MLflow show.
     UniqueConstraint("sweep_id", "kind", "number"),
 )
+
+GROWN = SWEEPS, SWEEP_TRIALS  # The tables that have more columns now than in the oldest format that is read.
 
 REPORTS = Table(
     "reports",

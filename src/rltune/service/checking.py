@@ -25,7 +25,7 @@ from rltune.config.uris import SECRET_VARIABLES, refuse_secret, refuse_typed_sec
 from rltune.config.validation import WITH_VARIABLES
 from rltune.envs.child import CallGivenUpError, Child, begin_child
 from rltune.errors import ConfigError, RltuneError
-from rltune.formatting import flatten_settings, spell_command
+from rltune.formatting import flatten_settings, format_number, spell_command
 from rltune.secrets import remember
 
 LIMIT_S = 50.0  # The time limit of a check, less than the 60 s that clients wait for a response.
@@ -120,6 +120,21 @@ def check_submission(overrides: Sequence[str], output_dir: str, name: str | None
     _check_variables("name", f"name={name}")
     words = [*_check_overrides(overrides), *(f"{key}={spell_value(key, value)}" for key, value in chosen.items())]
     return _check(compose_settings("run", RunConfig, words), overrides)
+
+
+def describe_cost(overrides: Sequence[str]) -> str:
+    """Describe what a submission costs at most, from its settings alone, which runs no code of the user's.
+
+    Raises:
+        RltuneError: The settings cannot be composed.
+    """
+    config = read_request(compose_settings("run", RunConfig, _check_overrides(overrides)), overrides)
+    budget, certify = config.budget, config.certify
+    cost = f"{format_number(budget.trials, 'trial')} x {budget.env_steps:,} environment steps"
+    cost += f" x {config.replicates} seeds" if config.replicates > 1 else ""
+    cost += f", {budget.total_env_steps:,} in all" if budget.total_env_steps else ""
+    num_runs = ((certify.top or 0) + 1) * (certify.seeds or 0)
+    return cost + (f", then {format_number(num_runs, 'training')} to certify" if num_runs else "")
 
 
 def check_change(overrides: Sequence[str], output_dir: str, settings: str) -> CheckedSweep:

@@ -24,7 +24,7 @@ from rltune.service.folder import ServiceFolder
 from rltune.service.models import EventDescription, SweepDescription
 from rltune.service.submissions import INTERRUPTED, QUEUED, RUNNING, Event, Submission, Submissions
 from rltune.views.analysis import build_space
-from rltune.views.curves import draw_curves
+from rltune.views.curves import draw_curves, draw_slices
 from rltune.views.description import describe, summarize
 from rltune.views.html import FOLDER, PAGE
 from rltune.views.page import describe_sweep
@@ -125,7 +125,7 @@ class SweepDescriptions:
 
         Returns:
             The description of the submission as ``sweep``, the sections of `rltune.views.page`, the learning curves,
-            the searched parameters with the best trial's values, and the machine's CPU and memory.
+            the scores by value, the searched parameters with the best trial's values, and the machine's CPU and memory.
 
         Raises:
             UnknownSubmissionError: There is no submission of this name.
@@ -140,8 +140,11 @@ class SweepDescriptions:
             "sweep": self._describe(submission, events, waiting, result),
             "load": describe_load(view.snapshot.lease.driver if view else None),
             "view": view,
-            "sections": {section.name: section for section in describe_sweep(view, view.outcome)} if view else {},
+            "sections": {section.name: section for section in describe_sweep(view, view.outcome, is_wide=True)}
+            if view
+            else {},
             "curves": draw_curves(view) if view else None,
+            "slices": draw_slices(view) if view else (),
             "parameters": {each: best.get(each) for each in build_space(view).names} if view else {},
         }
 

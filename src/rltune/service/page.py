@@ -10,23 +10,27 @@ from urllib.parse import parse_qs, quote
 
 import yaml
 from anyio import to_thread
-from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Query, Request
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from rltune.compose.groups import find_options, list_groups
 from rltune.config.uris import resolve_uri
 from rltune.errors import ConfigError, RltuneError, choices
-from rltune.formatting import format_duration, format_objective
+from rltune.formatting import TextTable, format_duration, format_objective
 from rltune.service.access import LOGGED_IN, Access
 from rltune.service.admission import Admission
+from rltune.service.checking import describe_cost
 from rltune.service.descriptions import has_report
-from rltune.service.submissions import ENDED, RUNNING
+from rltune.service.submissions import COMPLETE, ENDED, QUEUED, RUNNING
 from rltune.service.sweep_service import VERBS, SweepService
+from rltune.views.comparison import EXPLAINED, compare_sweeps
 from rltune.views.html import FOLDER, PAGE, render_page
+from rltune.views.page import Section
 
 MAX_ROWS = 20  # A sweep's page shows at most this many rows of a table, and a link to the others.
 LOG_BYTES = 6000
+STATES = (RUNNING, QUEUED, *ENDED)
 FIRST = ("algo", "env", "experiment")  # The groups that nearly every submission chooses; the form has them on top.
 # A report has inline scripts. The sandbox lets them run, but not access the service with the user's session.
 REPORT_POLICY = "sandbox allow-scripts allow-popups; frame-ancestors 'none'"
@@ -79,6 +83,8 @@ class Page:
         router.get("/sweeps/{name}/report/{file}")(self.send_report)
         router.get("/submit")(self.show_form)
         router.post("/submit")(self.submit)
+        router.post("/submit/cost")(self.estimate)
+        router.get("/compare")(self.compare)
         router.get("/login")(self.show_login)
         router.post("/login")(self.log_in)
         return router
@@ -92,13 +98,13 @@ class Page:
             status: The status of the response if there is an error.
             values: What the template names.
         """
-        defaults: dict[str, Any] = {"mlflow": find_tracking_server(), "error": error, "part": False, "ended": ENDED}
-        content = self._templates.get_template(template).render(**defaults | values)
+        defaults: dict[str, Any] = {"mlflow": find_tracking_server(), "error": error, "part": False, "here": ""}
+        content = self._templates.get_template(template).render(**defaults | {"ended": ENDED} | values)
         return HTMLResponse(content, status if error else 200)
 
     def show_list(self, part: bool = False) -> Response:
         """Show the list of all sweeps."""
-        return self._render("list.html", sweeps=self._service.list(), part=part)
+        return self._render("list.html", sweeps=self._service.list(), states=STATES, part=part, here="list")
 
     def show_sweep(self, name: str, part: bool = False) -> Response:
         """Show the page of one sweep."""
@@ -157,7 +163,31 @@ class Page:
     def _render_form(self, given: Mapping[str, str], error: RltuneError | None = None) -> Response:
         groups = sorted(list_groups("run"), key=lambda group: (group.name not in FIRST, group.name))
         options = {group: list(find_options(group.name)) for group in groups}
-        return self._render("submit.html", error, options=options, first=FIRST, given=given)
+        return self._render("submit.html", error, options=options, first=FIRST, given=given, here="submit")
+
+    def estimate(self, given: Form) -> Response:
+        """Show what the sweep of a filled form costs at most and the command that submits it, while it is filled."""
+        words, cost, error = [], "", None
+        try:
+            words = spell_form(given)
+            cost = describe_cost(words)
+        except RltuneError as refused:
+            error = refused
+        words += [f"{key}={given[key]}" for key in ("name", "group") if given.get(key)]
+        return self._render("cost.html", cost=cost, refused=error, words=words)
+
+    def compare(self, sweep: Annotated[list[str] | None, Query()] = None, group: str | None = None) -> Response:
+        """Compare the winners of some sweeps, or of the complete ones of a group in the order of submission."""
+        names = [self._service.submissions.get(name).name for name in sweep or ()]
+        if group is not None:
+            submitted = sorted(self._service.submissions.list(COMPLETE), key=lambda row: (row.submitted_s, row.id))
+            names += [row.name for row in submitted if row.group == group]
+        if not names:
+            raise RltuneError(f"{group}: no sweep of this group is complete", "a group with ended sweeps", "/")
+        compared = compare_sweeps([self._service.folder.sweeps / name for name in names])
+        table = TextTable(compared.headings, tuple(compared.cells()))
+        section = Section("comparison", "Winners", table, notes=[EXPLAINED, *compared.notes])
+        return self._render("compare.html", comparison=compared, section=section)
 
     async def submit(self, given: Form, request: Request) -> Response:
         """Submit the sweep of a filled form."""

@@ -13,7 +13,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode
 
 from rltune.formatting import name_user
 from rltune.secrets import redact, reveal
@@ -21,8 +20,6 @@ from rltune.tracking.mlflow_client import connect_mlflow, make_artifact_folder
 
 MAX_NAME, MAX_VALUE = 250, 6000  # MLflow refuses longer names and values (in characters).
 EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
-# With this parameter, MLflow's page opens in its view for model training, and not in the one for prompts.
-AS_TRAINING = {"workflowType": "machine_learning"}
 # With these error codes MLflow itself has read a request and refuses its content. It answers them with 400 and 404; a
 # proxy's own 400 and 404 have other codes. Everything else is an outage: 5xx, also of a locked or deadlocked database;
 # 429, a limit of requests; 413, a proxy's limit of sizes, which smaller pages pass; 401 and 403, a login that has
@@ -42,12 +39,15 @@ class MLflowRuns:
     Args:
         uri: MLflow's tracking address with its login, which is written into no run.
         experiment: The environment's name.
+
+    Attributes:
+        experiment: The id of the experiment; empty before it was opened.
     """
 
     def __init__(self, uri: str, experiment: str) -> None:
         self._uri, self._experiment_name = uri, experiment
         self._client: Any = None
-        self._experiment = ""
+        self.experiment = ""
 
     def connect(self) -> None:
         """Import MLflow and open the store, which takes seconds, mostly to migrate a new SQLite store."""
@@ -65,7 +65,7 @@ class MLflowRuns:
             experiment = self._client.get_experiment_by_name(self._experiment_name)
         if experiment.lifecycle_stage == "deleted":  # MLflow keeps the name of a deleted experiment, so it is restored.
             self._client.restore_experiment(experiment.experiment_id)
-        self._experiment = str(experiment.experiment_id)
+        self.experiment = str(experiment.experiment_id)
         make_artifact_folder(experiment.artifact_location)
 
     # -- Methods for runs ---------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ class MLflowRuns:
         token = None
         while True:
             page = self._client.search_runs(
-                [self._experiment],
+                [self.experiment],
                 f"tags.`{tag}` {'LIKE' if like else '='} '{value}'{more}",
                 max_results=500,
                 order_by=["attributes.start_time ASC"],
@@ -110,7 +110,7 @@ class MLflowRuns:
         """Create an MLflow run and return its id."""
         given = {name: text for name, text in self._clean(tags).items() if text}
         tags = {"mlflow.source.name": "rltune", "mlflow.user": name_user(), **given}
-        return str(self._client.create_run(self._experiment, start_ms, tags, name).info.run_id)
+        return str(self._client.create_run(self.experiment, start_ms, tags, name).info.run_id)
 
     def compare(
         self, run: Any, params: Mapping[str, Any], tags: Mapping[str, str]
@@ -119,7 +119,7 @@ class MLflowRuns:
 
         MLflow does not change params: one that differs becomes the tag ``resumed.<name>``.
         """
-        self._experiment = str(run.info.experiment_id)
+        self.experiment = str(run.info.experiment_id)
         values, before = self._clean(params), run.data.params
         labels = self._clean(tags)
         labels |= {f"resumed.{key}": value for key, value in values.items() if before.get(key, value) != value}
@@ -147,15 +147,7 @@ class MLflowRuns:
         self._client.log_batch(run_id, metrics, rows, labels)
 
     def log_changed(self, run_id: str, metrics: Mapping[str, float], tags: Mapping[str, str], time_ms: int) -> None:
-        """Log tags, and at step 0 those metrics whose value the run does not have yet.
-
-        ``{page}`` in a tag becomes the address of the run's page, ``{trials}`` that of the charts of the runs below it.
-        """
-        runs = f"#/experiments/{self._experiment}/runs"
-        below = {"searchFilter": f"tags.`mlflow.parentRunId` = '{run_id}'", "compareRunsMode": "CHART"}
-        pages = {"{page}": f"{runs}/{run_id}", "{trials}": f"{runs}?{urlencode(below | AS_TRAINING, quote_via=quote)}"}
-        for placeholder, address in pages.items():
-            tags = {name: text.replace(placeholder, address) for name, text in tags.items()}
+        """Log tags, and at step 0 those metrics whose value the run does not have yet."""
         before = self._client.get_run(run_id).data.metrics
         changed = {name: value for name, value in metrics.items() if before.get(_clean_name(name)) != value}
         self.log(run_id, {}, tags, [(name, value, 0, time_ms) for name, value in changed.items()])

@@ -19,20 +19,20 @@ from rltune.formatting import first_line, format_state
 from rltune.ledger.outcome import Outcome
 from rltune.ledger.ranking import BestSoFar
 from rltune.records import BASELINE, CERTIFY, TRIALS, Report, RunKey, TrialRecord
+from rltune.secrets import redact
+from rltune.tracking.mlflow_address import ENTRY_TAG, FIRST, make_charts_page
 from rltune.tracking.mlflow_client import check_uri
 from rltune.tracking.mlflow_runs import PARENT_TAG, REFUSALS, MissingError, MLflowRuns, Point
 from rltune.tracking.tracker import BATCH_SIZE, SweepDescription, Tracker, get_certified_score
 
 STATUS = {"RUNNING": "RUNNING", "COMPLETE": "FINISHED", "PRUNED": "FINISHED", "FAIL": "FAILED"}
 # MLflow's page shows charts named "<section>/<name>" first, section by section, and charts without a section below. The
-# section "compare" holds the metrics that compare trials, and sorts before "learner".
-FIRST = "compare/"
+# section `FIRST` holds the metrics that compare trials, and sorts before "learner".
 COMPARED = ("score", "certified_score")
 # MLflow shows the tag "mlflow.note.content" as a run's description.
 STATE_TAG, NOTE_TAG = "rltune.state", "mlflow.note.content"
 KEY_TAG, SWEEP_TAG = "rltune.key", "rltune.sweep"
 TRIAL_TAG, ROOT_TAG = "rltune.trial", "rltune.root"
-ENTRY_TAG = "rltune.entry"  # Identifies a trial's run among all runs of the MLflow store.
 # The tag names the checkpoint whose files are in the run's artifact folder.
 KEPT_TAG, CHECKPOINT = "rltune.checkpoint", "checkpoint"
 FAILURE_TAGS = {"rltune.traceback", "rltune.log"}
@@ -147,8 +147,9 @@ class MLflowTracker(Tracker):
         self._runs.log(run_id, params, tags, [])
         if not self._sweep_run_id:
             self._texts = dict(sweep.texts)
-        if run_id != record.mlflow_run_id:
-            self._ledger.change_sweep(mlflow_run_id=run_id)
+        store = {"uri": redact(resolve_uri(sweep.uri)), "experiment": self._runs.experiment}
+        if (run_id, store) != (record.mlflow_run_id, record.mlflow):
+            self._ledger.change_sweep(mlflow_run_id=run_id, mlflow=store)
         self._sweep_run_id = run_id
         with contextlib.suppress(Exception):  # The store of artifacts may be another server, which holds up no points.
             self._log_texts()
@@ -197,8 +198,15 @@ class MLflowTracker(Tracker):
         self._runs.log_files(self._find_trial(trial), folder, CHECKPOINT)
 
     def describe(self, key: RunKey | None, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
-        """Log metrics at step 0 and tags to a run; see `MLflowRuns.log_changed`."""
-        self._runs.log_changed(self._find_run(key), _repeat_compared(metrics), tags, int(time.time() * 1000))
+        """Log metrics at step 0 and tags to a run.
+
+        In a tag, ``{page}`` becomes the address of the run's page, ``{trials}`` that of the charts of the trials.
+        """
+        run_id, experiment = self._find_run(key), self._runs.experiment
+        page = f"#/experiments/{experiment}/runs/{run_id}"
+        charts = make_charts_page(experiment, self.sweep.key, self._ledger.criteria.direction)
+        tags = {name: text.replace("{page}", page).replace("{trials}", charts) for name, text in tags.items()}
+        self._runs.log_changed(run_id, _repeat_compared(metrics), tags, int(time.time() * 1000))
 
     def keep_files(self, path: Path, folder: str | None) -> None:
         """Upload files to the sweep's MLflow run."""

@@ -30,6 +30,13 @@ from rltune.views.sweep_view import SweepView, load_view
 
 HEADINGS = ("sweep", "winner", "{}", "its interval", "seeds won", "verdict", "env steps", "time", "how measured")
 
+EXPLAINED = (
+    "Of a certified sweep it is the median over training seeds, of another one the mean over one policy's episodes. "
+    "Seeds won: the runs of the winner that did better than the first sweep's, seed by seed. Better: so many that a "
+    "winner which does better at most every other time would win them in at most one comparison of 20, although each "
+    "winner was chosen by these runs."
+)
+
 
 @dataclass(frozen=True)
 class ComparisonRow:
@@ -102,16 +109,14 @@ class Comparison:
 
     def markdown(self) -> str:
         """Return the table as Markdown text."""
-        headings = tuple(heading.format(self.objective.label) for heading in HEADINGS)
-        lines = [headings, tuple("---" for _ in headings), *self.cells()]
+        lines = [self.headings, tuple("---" for _ in self.headings), *self.cells()]
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        explained = (
-            "Of a certified sweep it is the median over training seeds, of another one the mean over one policy's "
-            "episodes. Seeds won: the runs of the winner that did better than the first sweep's, seed by seed. Better: "
-            "so many that a winner which does better at most every other time would win them in at most one comparison "
-            "of 20, although each winner was chosen by these runs."
-        )
-        return clean_text("\n\n".join((self.env, table, explained, *self.notes)) + "\n")
+        return clean_text("\n\n".join((self.env, table, EXPLAINED, *self.notes)) + "\n")
+
+    @property
+    def headings(self) -> tuple[str, ...]:
+        """The table's headings."""
+        return tuple(heading.format(self.objective.label) for heading in HEADINGS)
 
     def save(self, folder: Path) -> list[Path]:
         """Write ``comparison.md`` and the figure ``comparison.html`` into a folder, which is created if missing."""

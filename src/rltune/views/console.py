@@ -68,6 +68,7 @@ class Console:
         stream: Where to write; None is standard output. A stream with a method ``show_progress`` gets the progress by
             it, as a notebook's cell does, in which one line is replaced again and again.
         plain_every_s: Seconds between two lines of progress if ``stream`` is not a terminal.
+        has_tables: Whether it prints tables, which a log that a page shows does not need: the page has them.
 
     Attributes:
         draw_every_s: How often a view is wanted, in seconds.
@@ -75,7 +76,8 @@ class Console:
 
     clock: Callable[[], float] = staticmethod(time.monotonic)
 
-    def __init__(self, stream: TextIO | None = None, plain_every_s: float = 15.0) -> None:
+    def __init__(self, stream: TextIO | None = None, plain_every_s: float = 15.0, *, has_tables: bool = True) -> None:
+        self._has_tables = has_tables
         out = stream if stream is not None else sys.stdout
         # rich is not asked, because FORCE_COLOR makes it treat any file as a terminal.
         is_terminal = bool(getattr(out, "isatty", lambda: False)())
@@ -134,7 +136,7 @@ class Console:
             atexit.unregister(self.close)
         if sections:
             self._rich.print()
-        print_sections(self._rich, sections)
+        print_sections(self._rich, [section for section in sections if self._has_tables or not section.table])
         for section in sections:
             for line in section.list_lines():
                 _sweep_log.info("%s", line.strip())

@@ -1,14 +1,21 @@
-"""The learning curves of a sweep as coordinates of a small vector image, for pages that run no plotting library."""
+"""The curves and scores of a sweep's trials as coordinates of vector images, for pages without a plotting library.
+
+All images have the same units, `WIDTH` and `HEIGHT`, and y downwards; a page scales them.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from rltune.formatting import format_count
+from rltune.formatting import format_count, format_objective, format_value
+from rltune.search.dimensions import Dimension
+from rltune.views.analysis import build_space
 from rltune.views.sweep_view import SweepView, TrialSnapshot
 
-WIDTH, HEIGHT = 720, 220  # Of the image's area for curves, in its own units; a page scales it.
+WIDTH, HEIGHT = 720, 220  # Of an image's area for curves or dots.
 MAX_CURVES = 100  # At most so many trials are drawn, the newest, and the best in any case.
 
 
@@ -42,12 +49,38 @@ class Curves:
     label: str
 
 
+@dataclass(frozen=True)
+class Dot:
+    """The score of one trial at its value of one parameter.
+
+    Attributes:
+        trial: The trial's number.
+        state: Its state in words; ``winner`` or ``best so far`` for one trial.
+        is_best: Whether it is the winner, or the best trial so far.
+        place: x and y.
+        text: Value and score in words.
+    """
+
+    trial: int
+    state: str
+    is_best: bool
+    place: tuple[float, float]
+    text: str
+
+
+@dataclass(frozen=True)
+class Slice:
+    """The scores of the trials by their values of one parameter, the best trial last, and the ends of its axis."""
+
+    name: str
+    low: str
+    high: str
+    dots: tuple[Dot, ...]
+
+
 def draw_curves(view: SweepView) -> Curves | None:
     """Compute the curves' coordinates from the reports of the trials; None before the first report."""
-    best = view.winner_trial if view.record.winner else view.best.number if view.best else None
-    reported = [trial for trial in view.trials if _read_points(trial)]
-    drawn = [trial for trial in reported[-MAX_CURVES:] if trial.number != best]
-    drawn += [trial for trial in reported if trial.number == best]
+    drawn, best = _select_trials(view, [trial for trial in view.trials if _read_points(trial)])
     if not drawn:
         return None
     points = {trial.number: _read_points(trial) for trial in drawn}
@@ -66,6 +99,59 @@ def draw_curves(view: SweepView) -> Curves | None:
         is_best = trial.number == best
         curves.append(Curve(trial.number, view.winner_word if is_best else trial.state_word, is_best, text, places[-1]))
     return Curves(tuple(curves), format_count(steps), f"{low:.4g}", f"{high:.4g}", view.label)
+
+
+def draw_slices(view: SweepView) -> tuple[Slice, ...]:
+    """Compute the places of the trials' scores along each searched parameter that differs between them."""
+    scored = [trial for trial in view.trials if trial.score is not None and math.isfinite(trial.score)]
+    drawn, best = _select_trials(view, scored)
+    scores = [float(trial.score or 0.0) for trial in drawn]
+    slices = []
+    for dimension in build_space(view).dimensions if drawn else ():
+        having = [(trial, score) for trial, score in zip(drawn, scores, strict=True) if dimension.name in trial.params]
+        values = [trial.params[dimension.name] for trial, _ in having]
+        places = _place_values(dimension, values)
+        if len({*places}) < 2:
+            continue
+        dots = tuple(
+            Dot(
+                trial.number,
+                view.winner_word if trial.number == best else trial.state_word,
+                trial.number == best,
+                (
+                    round(WIDTH * place, 1),
+                    round(HEIGHT * (max(scores) - score) / (max(scores) - min(scores) or 1.0), 1),
+                ),
+                f"{dimension.name}={format_value(value)}, {view.label} {format_objective(score)}",
+            )
+            for (trial, score), value, place in zip(having, values, places, strict=True)
+        )
+        low, high = (format_value(values[places.index(end)]) for end in (min(places), max(places)))
+        slices.append(Slice(dimension.name, low, high, dots))
+    return tuple(slices)
+
+
+def _place_values(dimension: Dimension, values: Sequence[Any]) -> list[float]:
+    """Place values between 0 and 1 on the scale on which they are searched; others than numbers, by their order."""
+    is_number = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+    if not is_number or dimension.kind == "choice":
+        options = [*dimension.list_values(), *values] if dimension.kind == "choice" else [*values]
+        distinct = [value for place, value in enumerate(options) if value not in options[:place] and value in values]
+        quantities = [float(distinct.index(value)) for value in values]
+    elif dimension.kind == "one_minus_loguniform" and max(values) < 1:
+        quantities = [-math.log(1.0 - value) for value in values]
+    else:
+        is_log = min(values, default=0) > 0 and ("log" in dimension.kind or dimension.kind == "pow2")
+        quantities = [math.log(value) if is_log else float(value) for value in values]
+    low, high = min(quantities, default=0.0), max(quantities, default=0.0)
+    return [(quantity - low) / (high - low or 1.0) for quantity in quantities]
+
+
+def _select_trials(view: SweepView, trials: Sequence[TrialSnapshot]) -> tuple[list[TrialSnapshot], int | None]:
+    """Select the trials that are drawn, with the best one last, and return its number."""
+    best = view.winner_trial if view.record.winner else view.best.number if view.best else None
+    drawn = [trial for trial in trials[-MAX_CURVES:] if trial.number != best]
+    return drawn + [trial for trial in trials if trial.number == best], best
 
 
 def _read_points(trial: TrialSnapshot) -> list[tuple[int, float]]:

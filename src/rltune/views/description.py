@@ -38,6 +38,7 @@ def summarize(view: SweepView) -> dict[str, Any]:
         "best": {"trial": best.number, "score": best.score, "params": best.params} if best else None,
         "winner": record.winner,
         "model": record.model,
+        "mlflow": {**record.mlflow, "charts": view.charts} if record.mlflow else None,
         "certified": view.certification.summary() if view.certification else None,
         "command": record.command,
         "folder": view.folder,

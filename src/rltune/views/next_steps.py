@@ -7,9 +7,10 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from rltune.formatting import find_program, spell_command
+from rltune.formatting import spell_command
 from rltune.ledger.outcome import Outcome
 from rltune.ledger.sweep_folder import make_resume_command, spell_output_dir
+from rltune.tracking.mlflow_address import is_default_store
 from rltune.views.page import Section, describe_sweep
 from rltune.views.sweep_view import SweepView
 
@@ -46,8 +47,6 @@ def _describe_next_steps(view: SweepView, tracking_uri: str | None, resume: str 
     if view.certification and (seeds := view.certification.suggest_seeds()):
         command = make_resume_command(view.folder, view.settings)
         steps.append(("test it on more seeds", f"{command} certify.seeds={seeds}"))
-    if tracking_uri and "://" in tracking_uri:
-        steps.append(("compare the trials", _suggest_mlflow(tracking_uri)))
     if any(trial.has_ended for trial in view.trials):
         steps.append(("look at the study", spell_command(f"report sweep={sweep} dashboard=true")))
     if view.ranked:
@@ -101,19 +100,6 @@ def _spell_loading(view: SweepView, tracking_uri: str | None) -> str:
     if not (view.record.model and tracking_uri):
         return f'import rltune; policy = rltune.load_policy("sweep:{view.name}")'
     start = "import rltune"
-    if not _is_default(tracking_uri):
+    if not is_default_store(tracking_uri):
         start = f'import mlflow, rltune; mlflow.set_tracking_uri("{tracking_uri}")'
     return f'{start}; policy = rltune.load_policy("{view.record.model["uri"]}")'
-
-
-def _is_default(tracking_uri: str) -> bool:
-    """Return whether MLflow uses this tracking URI by default, which is mlflow.db in the working directory."""
-    return tracking_uri == f"sqlite:///{Path.cwd() / 'mlflow.db'}"
-
-
-def _suggest_mlflow(tracking_uri: str) -> str:
-    if tracking_uri.startswith(("http://", "https://")):
-        return f"open {tracking_uri} in a browser"
-    if _is_default(tracking_uri):
-        return find_program("mlflow ui")
-    return find_program(f"mlflow ui --backend-store-uri {tracking_uri}")

@@ -31,6 +31,7 @@ from rltune.formatting import (
 from rltune.ledger.outcome import Outcome, explain_no_winner
 from rltune.policies.acting import describe_acting
 from rltune.records import BASELINE, Direction
+from rltune.tracking.mlflow_address import make_server_command
 from rltune.trial.metrics import EPISODES_WITH, RECENT, RESTARTS
 from rltune.views.analysis import build_space
 from rltune.views.sweep_view import ORIGINS, SweepView, TrialSnapshot
@@ -62,12 +63,15 @@ class Section:
         return [self.title, *(f"  {label:<{width}}  {text}" for label, text in self.facts), *self.notes]
 
 
-def describe_sweep(view: SweepView, outcome: Outcome | None = None, max_trials: int | None = None) -> list[Section]:
+def describe_sweep(
+    view: SweepView, outcome: Outcome | None = None, max_trials: int | None = None, *, is_wide: bool = False
+) -> list[Section]:
     """Describe a sweep as sections: status, trials, certification, failures, cost, results and verdict.
 
     Args:
         outcome: How it has ended; None if it has not, or if that cannot be read.
         max_trials: The most trials that are listed; None lists all.
+        is_wide: Whether there is room for a column of each parameter that differs between the trials.
 
     Returns:
         The sections in the order in which a terminal shows them, without those that have nothing to say.
@@ -75,7 +79,7 @@ def describe_sweep(view: SweepView, outcome: Outcome | None = None, max_trials: 
     status = f"{view.name}: {view.status}, {describe_counts(view)}"
     if outcome and (reason := outcome.reason or "").startswith("budget.") and view.num_trials > len(view.trials):
         status += f": {reason}"
-    sections = [Section("status", status), *_describe_trials(view, max_trials)]
+    sections = [Section("status", status), *_describe_trials(view, max_trials, is_wide)]
     if certification := view.certification:
         notes = [f"baseline: {describe_baseline(view)}", *explain_table(certification, view.objective)]
         sections.append(Section("certification", "Certified on fresh seeds", make_table(certification), notes=notes))
@@ -101,13 +105,17 @@ def describe_counts(view: SweepView) -> str:
     )
 
 
-def _describe_trials(view: SweepView, max_trials: int | None) -> Iterator[Section]:
+def _describe_trials(view: SweepView, max_trials: int | None, is_wide: bool) -> Iterator[Section]:
     if not view.trials:
         return
     criteria, front = view.criteria, {trial.number for trial in view.front}
     second = [criteria.second] if criteria.second else []
     metrics = [name for name in view.metrics if name != criteria.second][:MAX_METRICS]
     score = "score" if criteria.direction is Direction.MAX else view.label
+    columns, notes = ["values"], []
+    if is_wide:
+        columns, common = _split_params(view)
+        notes += [f"the same in all trials: {format_params(common)}"] if common else []
     headings = (
         "trial",
         "state",
@@ -115,7 +123,7 @@ def _describe_trials(view: SweepView, max_trials: int | None) -> Iterator[Sectio
         *second,
         *(name.removeprefix(EPISODE) for name in metrics),
         "env steps",
-        "values",
+        *columns,
         "why it ended, or where it runs",
     )
     rows, best = [], None
@@ -126,13 +134,28 @@ def _describe_trials(view: SweepView, max_trials: int | None) -> Iterator[Sectio
         row = [str(trial.number), state, format_objective(trial.score)]
         row += [format_objective(trial.second) + " *" * (trial.number in front)] if second else []
         row += [_format_metric(trial, name) for name in metrics]
-        rows.append((*row, format_count(trial.env_steps), format_params(trial.params), trial.explanation))
-    notes = []
+        values = [format_params(trial.params)]
+        if is_wide:
+            values = [format_value(trial.params[name]) if name in trial.params else "-" for name in columns]
+        rows.append((*row, format_count(trial.env_steps), *values, trial.explanation))
     if num_more := len(view.trials) - len(rows):
         notes.append(f"{num_more} more: {spell_command(f'show sweep={view.name}')}")
     if second:
         notes.append(f"* on the Pareto front: no other complete trial beats it in both score and {criteria.second}")
     yield Section("trials", "Trials, complete ones first", TextTable(headings, tuple(rows), best), notes=notes)
+
+
+def _split_params(view: SweepView) -> tuple[list[str], dict[str, Any]]:
+    """Return the names of the parameters that differ between the trials, and the values of those that do not."""
+    names = list(dict.fromkeys(name for trial in view.trials for name in trial.params))
+    first = view.trials[0].params
+    common = {
+        name: first[name]
+        for name in names
+        if len(view.trials) > 1
+        and all(name in each.params and each.params[name] == first[name] for each in view.trials)
+    }
+    return [name for name in names if name not in common], common
 
 
 def _format_metric(trial: TrialSnapshot, name: str) -> str:
@@ -211,6 +234,10 @@ def _describe_files(view: SweepView) -> Iterator[Section]:
         facts.append(("model", f"{model['name']} version {model['version']}, {model['uri']}"))
         champion = "became" if model["champion"] else "did not become"
         notes.append(f"this version {champion} the champion of {model['name']}: {model['why']}")
+    if view.charts:
+        if command := make_server_command(view.record.mlflow):
+            facts.append(("MLflow", command))
+        facts.append(("charts", view.charts))
     yield Section("files", "Results", facts=facts, notes=notes)
 
 

@@ -42,6 +42,7 @@ from rltune.records import (
     TrialRecord,
     trial_dir_of,
 )
+from rltune.tracking.mlflow_address import make_charts_address
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -538,6 +539,11 @@ class SweepView:
     def best(self) -> TrialSnapshot | None:
         """The trial with the best score of the search; None if no trial is allowed to win yet."""
         return next(iter(self.ranked), None)
+
+    @property
+    def charts(self) -> str | None:
+        """The address that opens the trials as charts in MLflow, the best first; None while MLflow has none."""
+        return make_charts_address(self.record.mlflow, self.record.key, self.criteria.direction)
 
     @property
     def best_params(self) -> Mapping[str, Any]:
