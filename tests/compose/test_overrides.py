@@ -188,6 +188,21 @@ def test_ray_tunes_own_ranges_are_searched():
             spell_value("space.lr", lossy)
 
 
+@pytest.mark.parametrize("mapping", ["{speaker*: a, listener*: b}", '{"speaker*": a, "listener*": b}'])
+@pytest.mark.parametrize("plus", ["", "++"])
+def test_patterns_of_agents_replace_those_of_the_file(mapping, plus):
+    settings = compose_settings("run", RunConfig, ["env=simple_speaker_listener", f"{plus}env.policies={mapping}"])
+    assert settings.env.policies == {"speaker*": "a", "listener*": "b"}
+    given = {"env": {"id": "mpe2.simple_speaker_listener_v4", "policies": {"speaker*": "a", "listener*": "b"}}}
+    assert compose_settings("run", RunConfig, list(spell_settings(given))).env.policies == given["env"]["policies"]
+
+
+def test_one_agent_may_have_another_policy_than_in_the_file():
+    words = ["env=simple_speaker_listener", "++env.policies.listener_0=b"]
+    policies = compose_settings("run", RunConfig, words).env.policies
+    assert policies == {"speaker_0": "speaker", "listener_0": "b"}
+
+
 def test_nested_settings_are_spelled_by_their_keys():
     given = {"algo": "dqn", "budget": {"trials": 4}, "space": {"lr": 1e-3}, "env": {"kwargs": {}}}
     assert list(spell_settings(given)) == ["algo='dqn'", "budget.trials=4", "++space.lr=0.001", "++env.kwargs={}"]

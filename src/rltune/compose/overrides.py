@@ -29,6 +29,9 @@ MAPPINGS = ("env.kwargs", "env.per_copy", "env.encode", "metrics", "score.env", 
 """Settings whose keys are an environment's own, or in no file."""
 FREE = ("env.encode.", "metrics.", "score.env.", "certify.env.")
 """Groups in which any word adds a key; keys of env.kwargs may be in a file."""
+REPLACED = ("env.policies",)
+"""Mappings that replace those of files and are not merged with them: the first pattern that matches an agent counts."""
+_QUOTED_KEY = re.compile(r"([{,]\s*)(['\"])([\w/.*?@|+-]+)\2(\s*:)")
 _NUMBER = re.compile(r"(?i)[+-]?(?:[\d._]+(?:e[+-]?\d+)?|inf|nan)|true|false")
 _IN_ENV = re.compile(r"(?:^|\.)(?:train_)?env\.(?:kwargs|wrappers)")
 _CALLED = re.compile(r"(\+*space\.[\w.]+)=((?:\w+\.)*)(\w+)\((.*)\)")
@@ -36,7 +39,20 @@ _CALLED = re.compile(r"(\+*space\.[\w.]+)=((?:\w+\.)*)(\w+)\((.*)\)")
 
 def spell_word(word: str, schema: type) -> str:
     """Translate one setting, as users type it, to Hydra's override grammar."""
-    return write_whole_numbers(quote_free_text(write_range(add_to_mapping(word))), schema)
+    return write_whole_numbers(quote_free_text(write_range(add_to_mapping(unquote_keys(word)))), schema)
+
+
+def unquote_keys(word: str) -> str:
+    """Write the keys of a mapping without the quotes of JSON, which Hydra's grammar does not have."""
+    key, _, value = word.partition("=")
+    return f"{key}=" + _QUOTED_KEY.sub(r"\1\3\4", value) if value.startswith(("{", "[{")) else word
+
+
+def replace_mapping(word: str) -> list[str]:
+    """Write ``env.policies={...}``, with or without ``+``, so that it replaces what a file has, as two words."""
+    key, _, value = word.partition("=")
+    name = key.lstrip("+")
+    return [f"{name}=null", f"++{name}={value}"] if name in REPLACED and value.startswith("{") else [word]
 
 
 def add_to_mapping(word: str) -> str:
@@ -106,7 +122,7 @@ def spell_settings(settings: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _flatten(key: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping) and value:
+    if isinstance(value, Mapping) and value and key not in REPLACED:
         for name, nested in value.items():
             yield from _flatten(f"{key}.{name}", nested)
     else:
