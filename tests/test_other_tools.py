@@ -13,7 +13,9 @@ from typed_words import read_advice, refuse, replace_word
 from rltune.cli.application.program import load_commands
 from rltune.compose.explaining import explain_unknown
 from rltune.config.names import conf_dir
-from rltune.errors import nearest
+from rltune.config.schema import RunConfig
+from rltune.config.validation import refuse_added
+from rltune.errors import ConfigError, nearest
 from rltune.other_tools import WORDS, find_answer, list_names
 from rltune.search.dimensions import KINDS
 
@@ -189,6 +191,8 @@ algo.evaluation.evaluation_interval=1
 space.lr=[loguniform,0,1]
 space.lr=[loguniform,1e-3]
 space.lr={grid_search: [1e-3, 1e-4]}
+space.lr=[{grid_search: [1e-3, 1e-4]}]
+space.lr={"grid_search": [1e-3, 1e-4]}
 space.lr={min: 1e-4, max: 1e-2}
 space.lr=tune.qloguniform(1e-4,1e-2,1e-5)
 space.lr=[loguniform,1e-2,1e-4]
@@ -283,6 +287,34 @@ def test_a_stop_at_a_return_leads_to_the_target(word):
     assert error is not None
     assert read_advice(error.fix) == [STOPS[word]]
     assert refuse(STOPS[word]) is None
+
+
+MAPPED = {
+    "space.lr={grid_search: [1e-3, 1e-4]}": "space.lr=[choice,0.001,0.0001]",
+    "space.lr=[{grid_search: [1e-3, 1e-4]}]": "space.lr=[choice,0.001,0.0001]",
+    'space.lr={"min": 1e-4, "max": 1e-2}': "space.lr=[loguniform,0.0001,0.01]",
+    "space.lr={'min': 1e-4, 'max': 1e-2}": "space.lr=[loguniform,0.0001,0.01]",
+}
+
+
+@pytest.mark.parametrize("word", MAPPED)
+def test_a_mapping_of_another_tool_leads_to_the_range(word):
+    error = refuse(word)
+    assert error is not None
+    assert (error.key, read_advice(error.fix)) == ("space.lr", [MAPPED[word]])
+
+
+def test_an_added_group_is_answered_with_the_setting():
+    settings = OmegaConf.create({"budget": {"target": None}, "stop": {"episode_return_mean": 475}})
+    with pytest.raises(ConfigError) as refused:
+        refuse_added(RunConfig, settings)
+    assert (refused.value.key, refused.value.fix) == ("stop.episode_return_mean", "budget.target=475")
+
+
+def test_an_environment_of_rllibs_config_leads_to_its_id():
+    error = refuse("+algo.environment.env=Acrobot-v1")
+    assert error is not None
+    assert (error.key, error.fix) == ("algo.environment.env", "env.id=Acrobot-v1")
 
 
 def test_a_typo_leaves_nothing_behind(tmp_path):

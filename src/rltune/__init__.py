@@ -10,7 +10,7 @@
 
 What can be given to `sweep` is what ``rltune run --help`` lists.
 
-    sweep(...)           search, certify and register, as the command does
+    sweep(...)           search, certify and register, as the command does; check_sweep(...) only checks the request
     open_sweep(name)     a sweep that is there, ended or not: .trials, .curves, .best, .policy(), .report(), .resume()
     load_policy(uri)     a trained policy, to act with
     evaluate(policy)     play it; export_policy(policy, path) writes it as one file
@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rltune.algorithms.restore import load_algorithm
-    from rltune.cli.python.call import sweep
+    from rltune.cli.python.call import check_sweep, sweep
     from rltune.cli.python.sweep import Sweep, open_sweep
     from rltune.config.schema import RunConfig
     from rltune.driver.run import resume_sweep, run_sweep
@@ -64,6 +64,7 @@ _HOMES = {
     "RunConfig": "config.schema",
     "Sweep": "cli.python.sweep",
     "SweepRef": "ledger.sweep_ref",
+    "check_sweep": "cli.python.call",
     "compare_sweeps": "views.comparison",
     "evaluate": "policies.evaluation",
     "export_policy": "policies.export",
@@ -85,6 +86,7 @@ __all__ = [
     "Sweep",
     "SweepRef",
     "__version__",
+    "check_sweep",
     "compare_sweeps",
     "evaluate",
     "export_policy",

@@ -150,7 +150,7 @@ _SETTINGS = {
         ("env_config", "env_kwargs", "env_args"),
         Answer(("env.kwargs",), "the environment's arguments, for training and evaluations alike"),
     ),
-    **_rename("env_id gym_id", "env.id"),
+    **_rename("env_id gym_id environment.env", "env.id"),
     **_rename("environment", "env"),
     **_rename("algorithm algorithm_class run_or_experiment trainable", "algo"),
     **_rename("gym_env_vectorize_mode vec_env vec_env_type vectorize_mode", "env.vectorize"),

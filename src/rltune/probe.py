@@ -140,7 +140,8 @@ def run_probe(
     spec = replace(spec, action_mask=facts.mask.to_dict()) if facts.mask else spec
     obstacles = find_obstacles(config.algo, spec, config.env.vectorize, facts.find_policy_spaces())
     # Env runners of the combinations could not normalise rewards.
-    config = replace(config, algo=remove_from_values(config.algo, {*obstacles, "rewards"}))
+    env = replace(config.env, policies=facts.policies or config.env.policies)
+    config = replace(config, algo=remove_from_values(config.algo, {*obstacles, "rewards"}), env=env)
     prepare_environment()
     cpus, results, notes = int(available_cpus()), list[Measurement](), list[str]()
     if (load := os.getloadavg()[0]) > BUSY_LOAD * cpus:

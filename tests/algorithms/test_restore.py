@@ -7,6 +7,7 @@ import json
 import pytest
 from ray.tune.registry import ENV_CREATOR, _global_registry
 
+import rltune
 from rltune.algorithms.restore import _register_environment, load_algorithm
 from rltune.envs.spec import EnvSpec
 from rltune.errors import PolicyError
@@ -18,6 +19,18 @@ def test_an_algorithm_can_be_trained_on(checkpoint, outputs):
     try:
         # The first half was sampled before; a rollout may be a few steps longer than asked for.
         assert 2 * 512 <= algorithm.train()["num_env_steps_sampled_lifetime"] < 2 * 512 + 16
+    finally:
+        algorithm.stop()
+
+
+def test_the_best_checkpoint_opens_in_plain_rllib(outputs, ray_cluster):
+    from ray.rllib.algorithms.algorithm import Algorithm
+
+    best = rltune.open_sweep("cartpole-stopped", output_dir=outputs).best
+    assert best.checkpoint == outputs / "cartpole-stopped" / "trials/1/first/best-000000002048/algorithm"
+    algorithm = Algorithm.from_checkpoint(best.checkpoint)
+    try:
+        assert algorithm.train()["num_env_steps_sampled_lifetime"] >= 2 * 512
     finally:
         algorithm.stop()
 

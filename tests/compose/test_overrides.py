@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from pathlib import Path
 
@@ -95,42 +96,111 @@ def test_a_value_that_no_setting_can_have_is_refused_by_its_key(value):
     assert refused.value.what.startswith("env.kwargs.size=")
 
 
-class Float:
-    """As a range of Ray Tune: its sampler says which scale it has."""
+class Domain:
+    """As a range of Ray Tune, which is not imported here: its sampler says which scale and which steps it has."""
 
-    def __init__(self, lower, upper, sampler="_Uniform"):
-        self.lower, self.upper, self.sampler = lower, upper, type(sampler, (), {})()
+    __module__ = "ray.tune.search.sample"
+
+    def __init__(self, lower, upper, sampler="_Uniform", q=None, **more):
+        drawn = type(sampler, (), more)()
+        self.lower, self.upper, self.sampler = lower, upper, drawn
+        if q is not None:
+            self.sampler = type("Quantized", (), {"sampler": drawn, "q": q})()
 
 
-class Integer(Float):
-    """As Ray Tune's, which ends before its upper end."""
+class Float(Domain):
+    """As Ray Tune's."""
+
+    __module__ = Domain.__module__
+
+
+class Integer(Domain):
+    """As Ray Tune's, which ends before its upper end, but for one in steps."""
+
+    __module__ = Domain.__module__
 
 
 class Categorical:
     """As Ray Tune's."""
+
+    __module__ = Domain.__module__
 
     def __init__(self, *values):
         self.categories = values
 
 
 @pytest.mark.parametrize(
-    ("value", "fix"),
+    ("value", "form"),
     [
-        (Float(0, 1.0), "space.lr=['uniform', 0, 1.0]"),
-        (Float(0.1, 1.0, "_LogUniform"), "space.lr=['loguniform', 0.1, 1.0]"),
-        (Integer(1, 5), "space.lr=['randint', 1, 4]"),
-        (Categorical(1, 2), "space.lr=['choice', 1, 2]"),
-        (optuna.distributions.FloatDistribution(0.1, 1, log=True), "space.lr=['loguniform', 0.1, 1.0]"),
-        (optuna.distributions.IntDistribution(1, 4), "space.lr=['randint', 1, 4]"),
-        (optuna.distributions.IntDistribution(5, 20, step=5), "space.lr=['randint', 5, 20, 5]"),
-        (optuna.distributions.FloatDistribution(0.5, 2.0, step=0.5), "space.lr=['quniform', 0.5, 2.0, 0.5]"),
-        (optuna.distributions.CategoricalDistribution([1, 2]), "space.lr=['choice', 1, 2]"),
+        (Float(0, 1.0), "['uniform',0,1.0]"),
+        (Float(0.1, 1.0, "_LogUniform"), "['loguniform',0.1,1.0]"),
+        (Float(0.0, 1.0, q=0.1), "['quniform',0.0,1.0,0.1]"),
+        (Integer(1, 5), "['randint',1,4]"),
+        (Integer(1, 5, "_LogUniform"), "['lograndint',1,4]"),
+        (Integer(2, 10, q=2), "['randint',2,10,2]"),
+        (Categorical(1, "relu", [64, 64]), "['choice',1,'relu',[64,64]]"),
+        (optuna.distributions.FloatDistribution(0.1, 1, log=True), "['loguniform',0.1,1.0]"),
+        (optuna.distributions.IntDistribution(1, 4), "['randint',1,4]"),
+        (optuna.distributions.IntDistribution(1, 4, log=True), "['lograndint',1,4]"),
+        (optuna.distributions.IntDistribution(5, 20, step=5), "['randint',5,20,5]"),
+        (optuna.distributions.FloatDistribution(0.5, 2.0, step=0.5), "['quniform',0.5,2.0,0.5]"),
+        (optuna.distributions.CategoricalDistribution([1, None]), "['choice',1,null]"),
     ],
 )
-def test_a_range_of_another_tool_is_answered_with_ours(value, fix):
+def test_a_range_of_another_tool_is_searched(value, form):
+    assert list(spell_settings({"space": {"lr": value}})) == [f"++space.lr={form}"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "fix"),
+    [
+        ("space.lr", Float(0.1, 1.0, "_LogUniform", q=0.1), "space.lr=['loguniform', 0.1, 1.0]"),
+        ("space.lr", Integer(2, 10, "_LogUniform", q=2), "space.lr=['lograndint', 2, 10]"),
+        ("space.lr", Float(-math.inf, math.inf, "_Normal", mean=1.0, sd=0.5), "space.lr=['uniform', 0.0, 2.0]"),
+        ("algo.training.lr", Float(0, 1.0), "space.lr=['uniform', 0, 1.0]"),
+        ("env.kwargs.size", Categorical(4, 8), "space.env.kwargs.size=['choice', 4, 8]"),
+        ("space.lr", type("Function", (), {"__module__": Domain.__module__})(), "see docs/search-spaces.md"),
+    ],
+)
+def test_a_range_that_cannot_be_searched_has_a_neighbour(key, value, fix):
     with pytest.raises(ConfigError) as refused:
-        spell_value("space.lr", value)
+        spell_value(key, value)
     assert refused.value.fix == fix
+    assert refused.value.key == key
+
+
+@pytest.mark.ray
+def test_ray_tunes_own_ranges_are_searched():
+    from ray import tune
+
+    ranges = {"lr": tune.loguniform(1e-4, 1e-2), "num_epochs": tune.randint(1, 5), "gamma": tune.choice([0.9, 0.99])}
+    settings = parse_config(compose_settings("run", RunConfig, list(spell_settings({"space": ranges}))))
+    assert settings.space["lr"] == ["loguniform", 1e-4, 1e-2]
+    assert settings.space["num_epochs"] == ["randint", 1, 4]
+    assert settings.space["gamma"] == ["choice", 0.9, 0.99]
+    steps = {"lr": tune.quniform(0, 1, 0.1), "num_epochs": tune.qrandint(2, 10, 2)}
+    assert list(spell_settings({"space": steps})) == [
+        "++space.lr=['quniform',0,1,0.1]",
+        "++space.num_epochs=['randint',2,10,2]",
+    ]
+    for lossy in (tune.qloguniform(1e-4, 1e-2, 1e-4), tune.randn(), tune.sample_from(lambda spec: 1)):
+        with pytest.raises(ConfigError):
+            spell_value("space.lr", lossy)
+
+
+@pytest.mark.parametrize("mapping", ["{speaker*: a, listener*: b}", '{"speaker*": a, "listener*": b}'])
+@pytest.mark.parametrize("plus", ["", "++"])
+def test_patterns_of_agents_replace_those_of_the_file(mapping, plus):
+    settings = compose_settings("run", RunConfig, ["env=simple_speaker_listener", f"{plus}env.policies={mapping}"])
+    assert settings.env.policies == {"speaker*": "a", "listener*": "b"}
+    given = {"env": {"id": "mpe2.simple_speaker_listener_v4", "policies": {"speaker*": "a", "listener*": "b"}}}
+    assert compose_settings("run", RunConfig, list(spell_settings(given))).env.policies == given["env"]["policies"]
+
+
+def test_one_agent_may_have_another_policy_than_in_the_file():
+    words = ["env=simple_speaker_listener", "++env.policies.listener_0=b"]
+    policies = compose_settings("run", RunConfig, words).env.policies
+    assert policies == {"speaker_0": "speaker", "listener_0": "b"}
 
 
 def test_nested_settings_are_spelled_by_their_keys():

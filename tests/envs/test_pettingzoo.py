@@ -47,7 +47,11 @@ def test_the_first_pattern_that_matches_an_agent_counts():
         (SPREAD | {"kwargs": {"max_cycle": 5}}, "max_cycle", "env.kwargs={}"),
         (SPREAD | {"wrappers": [{"entry_point": "TimeLimit"}]}, "env.wrappers is for one agent", "env.wrappers=[]"),
         (SPREAD | {"rewards": {"scale": 2.0}}, "env.rewards is for one agent", "env.rewards.scale=1"),
-        (SPREAD | {"id": "pettingzoo.classic.tictactoe_v3", "kwargs": {}}, "its agents take turns", "env.id="),
+        (
+            SPREAD | {"id": "pettingzoo.classic.tictactoe_v3", "kwargs": {}},
+            "its agents take turns",
+            "the other players",
+        ),
         (SPREAD | {"id": "mpe2.simple_sprad_v3"}, "cannot be imported", "rltune[multiagent]"),
         (SPREAD | {"id": "CartPole-v1"}, "is no module", "env.id=mpe2"),
         (SPREAD | {"id": "json"}, "defines no environment of several agents", "env.id=mpe2"),

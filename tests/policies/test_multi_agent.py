@@ -152,3 +152,17 @@ def test_a_mask_in_the_info_of_several_agents_is_refused(request_of):
         make_plan(request_of(*STRICT, "+env.kwargs.place=info"))
     assert refused.value.key == "env.action_mask"
     assert "env.action_mask=off" in refused.value.fix
+
+
+@pytest.mark.nightly
+def test_a_team_of_rllib_is_trained_by_a_users_mapping(request_of, ray_cluster, tmp_path):
+    words = ("env=pettingzoo", "env.id=rllib_team:Leaving", "+env.kwargs={config: {length: 9}}")
+    made = make_plan(request_of(*words, "env.policies=rllib_team:map_agent", *SMALL))
+    preflight(made)
+    runner = AlgorithmRunner(made.build, {}, seed=1, engine="fast", threads=1, scored_steps=1000)
+    runner.train()
+    runner.save(tmp_path, {"algo": "ppo", "env": made.build.env.to_dict()})
+    runner.stop()
+    team = load_policy(tmp_path)
+    assert team.owners == {"0": "first", "1": "others"}
+    assert set(evaluate(team, episodes=2, seed=0).lengths) == {9}

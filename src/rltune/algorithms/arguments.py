@@ -192,8 +192,9 @@ def _find_first_value(name: str, form: Any) -> Any:
 
 def _refuse_mappings(raw: Mapping[str, Any], above: str = "") -> None:
     """Refuse ranges in the form of other tools, ``{min: 0.1, max: 0.4}``, with what to type in their place."""
-    for name, value in raw.items():
-        if isinstance(value, Mapping):
+    for name, form in raw.items():
+        is_listed = isinstance(form, list | tuple) and len(form) == 1  # As other advice has it typed.
+        if isinstance(value := form[0] if is_listed else form, Mapping):
             if str(name) not in (ENCODER_KWARGS, "kwargs") and translate_mapping(value) is not None:
                 raise make_mapping_error(f"{above}{name}", value)
             _refuse_mappings(value, f"{above}{name}.")

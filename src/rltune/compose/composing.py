@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rltune.algorithms.arguments import list_arguments
 from rltune.compose.explaining import explain, explain_option, refuse_hydra_words, split_word
 from rltune.compose.groups import find_options, find_own_dir
-from rltune.compose.overrides import spell_value, spell_word
+from rltune.compose.overrides import replace_mapping, spell_value, spell_word
 from rltune.config.bounds import find_type
 from rltune.config.changes import LOCAL, drop_cluster_limits
 from rltune.config.names import conf_dir as conf_dir
@@ -45,7 +45,7 @@ def spell_words(words: Sequence[str], schema: type) -> list[str]:
             setting of Hydra's own is typed.
     """
     refuse_hydra_words(words)
-    spelled = [spell_word(word, schema) for word in words]
+    spelled = [part for word in words for part in replace_mapping(spell_word(word, schema))]
     values = {key: value for key, _, value in (word.lstrip("+").partition("=") for word in words)}
     for key, value in values.items():
         if value.startswith(("{", "[{")) and (options := list(find_options(key))):

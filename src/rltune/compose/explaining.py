@@ -294,6 +294,8 @@ def _explain_mixed(words: Sequence[str], full_key: str, schema: type, help_line:
     if not typed:
         return None
     key, value = settings[typed[-1]]
+    if len(typed) == 1 and key.startswith("space.") and (word := re.match(r"\{\s*['\"]?(\w+)", value)):
+        return _explain_mapping(f"{key}.{word[1]}", value)
     is_list = value.startswith("[")
     problem = f": {'a list' if is_list else 'a mapping'} where {'a mapping' if is_list else 'a list'} belongs"
     if len(typed) > 1:
@@ -331,7 +333,7 @@ def explain_unknown(word: str, key: str, settings: Mapping[str, Any], help_line:
     typed, value = _split_stop(*word.lstrip("+~").partition("=")[::2])
     if typed.startswith(f"{STOP}."):
         key = typed
-    if mapping := re.match(r"space\.[^.=]+=\{\s*(\w+)", word.lstrip("+")):
+    if mapping := re.match(r"space\.[^.=]+=\{\s*['\"]?(\w+)", word.lstrip("+")):
         return _explain_mapping(f"{typed}.{mapping[1]}", value)
     if is_of_env(typed.removeprefix("space.")) and typed.startswith("space."):
         return ConfigError(*split_word(word), ": no such key", *_advise_plus(word))
@@ -401,7 +403,7 @@ def _explain_mapping(key: str, text: str) -> ConfigError:
     """
     from rltune.search.dimensions import make_mapping_error
 
-    _, name, word = key.split(".", 2)
+    name, _, word = key.removeprefix("space.").rpartition(".")
     try:
         typed = OmegaConf.to_container(OmegaConf.create(f"typed: {text}"))["typed"]  # type: ignore[call-overload,index]  # a mapping
     except (OmegaConfBaseException, YAMLError):

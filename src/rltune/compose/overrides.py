@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from rltune.config.bounds import find_type
 from rltune.envs.spec import ARRAY, TARGET
@@ -30,6 +30,9 @@ MAPPINGS = ("env.kwargs", "env.per_copy", "env.encode", "metrics", "score.env", 
 """Settings whose keys are an environment's own, or in no file."""
 FREE = ("env.encode.", "metrics.", "score.env.", "certify.env.")
 """Groups in which any word adds a key; keys of env.kwargs may be in a file."""
+REPLACED = ("env.policies",)
+"""Mappings that replace those of files and are not merged with them: the first pattern that matches an agent counts."""
+_QUOTED_KEY = re.compile(r"([{,]\s*)(['\"])([\w/.*?@|+-]+)\2(\s*:)")
 _NUMBER = re.compile(r"(?i)[+-]?(?:[\d._]+(?:e[+-]?\d+)?|inf|nan)|true|false")
 _IN_ENV = re.compile(r"(?:^|\.)(?:train_)?env\.(?:kwargs|wrappers)")
 _COMMA = re.compile(r"(?<!\\),(?![^{]*\}|[^(]*\))")  # No comma that is escaped or stands in braces or parentheses.
@@ -47,7 +50,20 @@ _CALLED = re.compile(r"(\+*space\.[\w.]+)=((?:\w+\.)*)(\w+)\((.*)\)")
 
 def spell_word(word: str, schema: type) -> str:
     """Translate one setting, as users type it, to Hydra's override grammar."""
-    return write_whole_numbers(quote_free_text(write_range(add_to_mapping(word))), schema)
+    return write_whole_numbers(quote_free_text(write_range(add_to_mapping(unquote_keys(word)))), schema)
+
+
+def unquote_keys(word: str) -> str:
+    """Write the keys of a mapping without the quotes of JSON, which Hydra's grammar does not have."""
+    key, _, value = word.partition("=")
+    return f"{key}=" + _QUOTED_KEY.sub(r"\1\3\4", value) if value.startswith(("{", "[{")) else word
+
+
+def replace_mapping(word: str) -> list[str]:
+    """Write ``env.policies={...}``, with or without ``+``, so that it replaces what a file has, as two words."""
+    key, _, value = word.partition("=")
+    name = key.lstrip("+")
+    return [f"{name}=null", f"++{name}={value}"] if name in REPLACED and value.startswith("{") else [word]
 
 
 def add_to_mapping(word: str) -> str:
@@ -171,7 +187,7 @@ def spell_settings(settings: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _flatten(key: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping) and value:
+    if isinstance(value, Mapping) and value and key not in REPLACED:
         for name, nested in value.items():
             yield from _flatten(f"{key}.{name}", nested)
     else:
@@ -179,7 +195,7 @@ def _flatten(key: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def spell_value(key: str, value: Any) -> str:
-    """Write a Python value in Hydra's override grammar.
+    """Write a Python value in Hydra's override grammar; a range of Ray Tune's or Optuna's as one of ours.
 
     Raises:
         ConfigError: A setting cannot have a value of this type.
@@ -202,33 +218,68 @@ def spell_value(key: str, value: Any) -> str:
         return "{" + ",".join(f"{name}: {spell_value(key, nested)}" for name, nested in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ",".join(spell_value(key, element) for element in value) + "]"
-    of_another = _spell_range(value)
-    raise ConfigError(
-        key,
-        value,
-        f"is a {type(value).__name__}",
-        "numbers, text, true or false, None, lists and mappings of them",
-        f"{key}={of_another}"
-        if of_another
-        else f"{key}= of one of these; a class is named by its text, 'package.module:Class'",
-    )
+    foreign = _read_range(value)
+    if foreign and not foreign.lost and key.startswith("space."):
+        return spell_value(key, foreign.form)
+    raise ConfigError(key, value, *_explain_value(key, value, foreign))
 
 
-def _spell_range(value: Any) -> str:
-    """Write a range of Ray Tune's or a distribution of Optuna's as a range of ours; empty for anything else."""
-    parts = vars(value) if hasattr(value, "__dict__") else {}
-    if (values := parts.get("categories") or getattr(value, "choices", None)) is not None:
-        return str(["choice", *values])
-    low, high = (parts.get(name, getattr(value, other, None)) for name, other in (("lower", "low"), ("upper", "high")))
+class _Foreign(NamedTuple):
+    """A range of Ray Tune's or a distribution of Optuna's as a range of ours.
+
+    Attributes:
+        form: The range, which is the closest one if something is lost.
+        lost: What no range of ours has; empty if nothing.
+    """
+
+    form: list[Any]
+    lost: str = ""
+
+
+def _read_range(value: Any) -> _Foreign | None:
+    """Read a range of Ray Tune's or a distribution of Optuna's; None for anything else.
+
+    Neither is imported: such an object exists only where its library was loaded.
+    """
+    if not type(value).__module__.startswith(("ray.tune.", "optuna.distributions")):
+        return None
+    parts = vars(value)
+    if (values := parts.get("categories", parts.get("choices"))) is not None:
+        return _Foreign(["choice", *values])
+    is_ray, sampler = "sampler" in parts, parts.get("sampler")
+    low, high = (parts.get(name) for name in (("lower", "upper") if is_ray else ("low", "high")))
     if low is None or high is None:
-        return ""
-    sampler = parts.get("sampler")
-    step = getattr(value, "step", None) or getattr(sampler, "q", None)
-    is_log = getattr(value, "log", "Log" in type(getattr(sampler, "sampler", sampler)).__name__)
-    if isinstance(low, int) and isinstance(high, int) and type(value).__name__.startswith("Int"):
-        last = high - ("upper" in parts and not step)  # Ray Tune's ranges of integers without steps end before it.
-        steps = [step] if step and step > 1 and not is_log else []
-        return str(["lograndint" if is_log else "randint", low, last, *steps])
-    if step and not is_log:
-        return str(["quniform", low, high, step])
-    return str(["loguniform" if is_log else "uniform", low, high])
+        return None
+    inner = getattr(sampler, "sampler", sampler)  # Of a range in steps, the one that draws.
+    step = parts.get("step") or getattr(sampler, "q", None)
+    is_log = bool(parts.get("log")) or type(inner).__name__ == "_LogUniform"
+    is_int = type(value).__name__.startswith("Int")
+    if is_ray and is_int and not step:
+        high -= 1  # Ray Tune's ranges of integers end before their upper end, but for those in steps.
+    if is_int and step == 1:
+        step = None
+    if type(inner).__name__ == "_Normal":
+        low, high = inner.mean - 2 * inner.sd, inner.mean + 2 * inner.sd
+        return _Foreign(["uniform", low, high], "a normal distribution")
+    steps = [step] if step and not is_log else []
+    linear = "randint" if is_int else "quniform" if steps else "uniform"
+    logarithmic = "lograndint" if is_int else "loguniform"
+    lost = "steps on a logarithmic scale" if step and is_log else ""
+    return _Foreign([logarithmic if is_log else linear, low, high, *steps], lost)
+
+
+def _explain_value(key: str, value: Any, foreign: _Foreign | None) -> tuple[str, str, str]:
+    """Explain that a setting cannot be an object: the problem, what is allowed and what to type."""
+    kind = type(value).__name__
+    if foreign and key.startswith("space."):
+        return f"has {foreign.lost}", "ranges as in docs/search-spaces.md", f"{key}={foreign.form}"
+    if foreign:
+        name = key if key.startswith("env.") else key.rpartition(".")[2]
+        return "is a range", "one value; what is searched stands in space", f"space.{name}={foreign.form}"
+    if type(value).__module__.startswith("ray.tune.") and (answer := find_answer("kind", "sample_from")):
+        return f"is a {kind} of Ray Tune's", answer.note, "see docs/search-spaces.md"
+    return (
+        f"is a {kind}",
+        "numbers, text, true or false, None, lists and mappings of them",
+        f"{key}= of one of these; a class is named by its text, 'package.module:Class'",
+    )

@@ -122,6 +122,17 @@ def to_typed(schema: type[T], raw: DictConfig | Mapping[str, Any]) -> T:
     return typed
 
 
+def refuse_added(schema: type, raw: DictConfig) -> None:
+    """Refuse the first group or setting that Hydra's ``+`` has added and the schema does not have.
+
+    Raises:
+        ConfigError: Names it, and what to type in its place.
+    """
+    if added := next((str(key) for key in raw if key not in read_types(schema)), None):
+        plain = cast(dict[str, Any], OmegaConf.to_container(raw))
+        raise _Conversion(schema, plain).make_unknown_error(added, plain[added])
+
+
 class _Conversion:
     """Converts plain values to the types that a schema declares, as strictly as OmegaConf does.
 
@@ -138,7 +149,7 @@ class _Conversion:
         types, arguments = read_types(kind), dict[str, Any]()
         for name, value in values.items():
             if name not in types:
-                raise self._make_unknown_error(f"{above}{name}", value)
+                raise self.make_unknown_error(f"{above}{name}", value)
             try:
                 arguments[name] = self._convert(types[name], value, f"{above}{name}")
             except (TypeError, ValueError):
@@ -167,7 +178,8 @@ class _Conversion:
             return str(value)
         raise TypeError(f"{key}={value!r} is no {kind}")
 
-    def _make_unknown_error(self, key: str, value: Any) -> ConfigError:
+    def make_unknown_error(self, key: str, value: Any) -> ConfigError:
+        """Make the error for a key that the schema does not have, with what to type in its place."""
         below = ""
         # Such as `+env.env_config.size=4`, and of Ray Tune's `stop` the first of several conditions.
         while isinstance(value, Mapping) and (len(value) == 1 or (key == STOP and value)):
@@ -459,7 +471,8 @@ def check_argument_name(key: str, value: Any) -> None:
     if known is None or name in known:
         return
     removed = key if section in SECTIONS else f"algo.{section}"
-    answer = find_answer("setting", key.rpartition(".")[2]) or find_answer("setting", name) or Answer()
+    words = key.removeprefix("algo."), key.rpartition(".")[2], name
+    answer = next(filter(None, (find_answer("setting", word) for word in words)), Answer())
     elsewhere = next((translate(other, value) for other in answer.names if "." in other), "")
     raise ConfigError(
         key,

@@ -586,6 +586,8 @@ def _check_env(
         spec = replace(spec, evaluation_steps=None)
     if facts.mask:
         spec = replace(spec, action_mask=facts.mask.to_dict())
+    if facts.policies:
+        spec = replace(spec, policies=facts.policies)
     spaces = facts.find_policy_spaces()
     check_spaces(arguments, spec, spaces, row, space)
     check_mask(config.algo, config.env.id, facts.mask, facts.action_space, row)

@@ -34,6 +34,7 @@ class EnvFacts:
         mask: Where it says which actions are legal; None if it does not, or ``env.action_mask=off`` leaves it out.
         metadata: Its metadata, of which only what JSON has.
         agents: All agents that there may be, in the environment's order; empty for an environment of one agent.
+        policies: The policy of each agent, if a function of the user's says it; else empty.
         notes: What the check has to say about it.
         sources: A digest of each source file that it comes from, by the name of its module.
     """
@@ -44,6 +45,7 @@ class EnvFacts:
     mask: MaskSource | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     agents: tuple[str, ...] = ()
+    policies: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
 
@@ -64,7 +66,7 @@ class EnvFacts:
         """Return the facts as JSON values; `from_dict` reads them."""
         spaces = {name: describe_space(getattr(self, name)) for name in ("observation_space", "action_space")}
         lists = {"agents": list(self.agents), "notes": list(self.notes)}
-        mappings = {"metadata": dict(self.metadata), "sources": dict(self.sources)}
+        mappings = {name: dict(getattr(self, name)) for name in ("metadata", "policies", "sources")}
         return {**vars(self), **spaces, **mappings, **lists, "mask": self.mask and self.mask.to_dict()}
 
     @classmethod

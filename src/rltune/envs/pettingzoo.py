@@ -7,12 +7,12 @@ where its author says that it can run in parallel. PettingZoo is imported inside
 from __future__ import annotations
 
 import copy
-import importlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Any
+from types import ModuleType
+from typing import Any, cast
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from rltune.envs.guest import call_guest, import_guest
 from rltune.envs.inspection import digest_sources
 from rltune.envs.masks import KEY, OFF, OFF_FIX, SETTING, MaskReader, MaskSource, find_mask_of_agent
 from rltune.envs.observations import find_network_spaces
+from rltune.envs.rllib_agents import SIMULTANEOUS, TURNS_FIX, RLlibAgents, is_rllib_class
 from rltune.envs.spaces import (
     check_observation,
     check_reward,
@@ -32,49 +33,75 @@ from rltune.envs.spaces import (
     read_actions,
     to_python,
 )
-from rltune.envs.spec import EnvSpec, resolve_arguments
+from rltune.envs.spec import CONTEXTS, EntryPoint, EnvSpec, resolve_arguments
 from rltune.envs.step_count import read_reward
-from rltune.errors import ABSENT, ConfigError, GuestError, choices, describe_exception
+from rltune.errors import ABSENT, ConfigError, GuestError, choices, describe_exception, nearest
 
 SHARED, SEPARATE = "shared", "separate"
 # A PettingZoo module has a function of one of these names that builds its environment.
 FACTORIES = ("parallel_env", "env")
-USAGE = "shared, separate, or a mapping {agent: policy}, whose agents may be patterns such as agent_*"
+USAGE = "shared, separate, a mapping {agent: policy}, whose agents may be patterns such as agent_*, or module:function"
 EXTRA = "pip install 'rltune[multiagent]'"
+EXTRAS = ("pettingzoo", "mpe2")  # The packages of this extra.
+NUM_EPISODES = 20  # How many episodes a mapping function is asked for.
 
 
 def make_parallel_env(spec: EnvSpec, copy: Copy | None = None, /, **kwargs: Any) -> Any:
-    """Build a ``pettingzoo.ParallelEnv``.
+    """Build a ``pettingzoo.ParallelEnv``, or what acts like one.
 
     Args:
-        spec: What to build; its id is a module such as ``mpe2.simple_spread_v3``.
+        spec: What to build; its id is a module such as ``mpe2.simple_spread_v3``, or ``module:Class``.
         copy: As for `rltune.envs.build.make_env`.
         kwargs: Further arguments of the environment, such as ``render_mode``.
 
     Raises:
         ConfigError: The module is missing or defines no such environment.
     """
-    module = _import_module(spec.registration.module)
-    name = next((name for name in FACTORIES if callable(getattr(module, name, None))), None)
-    if name is None:
-        raise ConfigError(
-            "env.id",
-            spec.id,
-            "defines no environment of several agents",
-            f"a module with a function {' or '.join(FACTORIES)}, as PettingZoo's have",
-            "env.id=mpe2.simple_spread_v3, or env.policies=null for an environment of one agent",
-        )
-    make = getattr(module, name)
+    make = _find_factory(spec)
 
     def build(copy: Copy) -> Any:
         arguments = {**resolve_arguments(spec.kwargs), **copy.make_arguments(), **kwargs}
-        return _to_parallel(make(**arguments), spec.id)
+        return _to_parallel(make(**arguments))
 
     return build_copy(spec, copy, build)
 
 
-def _import_module(env_id: str) -> Any:
-    if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", env_id):
+def _find_factory(spec: EnvSpec) -> Callable[..., Any]:
+    """Find what builds an environment: a function of PettingZoo's names, or the class that its id names.
+
+    Other functions are not called, so that a YAML file cannot call any function of any module.
+    """
+    point = spec.registration
+    module = _import_module(point.module, spec.id)
+    if point.name:
+        made: Any = getattr(module, point.name, None)
+        if callable(made) and (point.name in FACTORIES or (isinstance(made, type) and _is_of_agents(made))):
+            return cast(Callable[..., Any], made)
+    elif name := next((name for name in FACTORIES if callable(getattr(module, name, None))), None):
+        return cast(Callable[..., Any], getattr(module, name))
+    classes = [name for name, made in vars(module).items() if isinstance(made, type) and _is_of_agents(made)]
+    defined = [name for name in classes if getattr(module, name).__module__ == point.module]
+    close = nearest(point.name, defined) or next(iter(defined), None)
+    raise ConfigError(
+        "env.id",
+        spec.id,
+        "defines no environment of several agents",
+        f"a module with a function {' or '.join(FACTORIES)}, as PettingZoo's have, or module:Class of a ParallelEnv or "
+        "of RLlib's MultiAgentEnv",
+        f"env.id={point.module}:{close}"
+        if close
+        else "env.id=mpe2.simple_spread_v3, or env.policies=null for an environment of one agent",
+    )
+
+
+def _is_of_agents(kind: type) -> bool:
+    """Return whether a class, but for the libraries' own, makes environments of several agents."""
+    bases = {(base.__module__.partition(".")[0], base.__name__) for base in kind.__mro__[1:]}
+    return is_rllib_class(kind) or not bases.isdisjoint({("pettingzoo", "ParallelEnv"), ("pettingzoo", "AECEnv")})
+
+
+def _import_module(name: str, env_id: str) -> Any:
+    if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", name):
         raise ConfigError(
             "env.id",
             env_id,
@@ -83,22 +110,27 @@ def _import_module(env_id: str) -> Any:
             "env.id=mpe2.simple_spread_v3",
         )
     try:
-        importlib.import_module("pettingzoo")
-        return import_guest(env_id)
+        return import_guest(name)
     # The import may fail in any way, for example with an ImportError or AttributeError if a package is missing.
-    except (ImportError, GuestError) as fault:
-        error = fault.__cause__ if isinstance(fault, GuestError) else fault
+    except GuestError as fault:
+        error = fault.__cause__
         if not isinstance(error, Exception):
             raise
-        package = env_id.partition(".")[0]
-        advice = f"put {package}.py into this folder, or install its package"
-        fix = EXTRA if package in ("pettingzoo", "mpe2") else advice
+        package = name.partition(".")[0]
+        lacks_extra = getattr(error, "name", None) in EXTRAS or package in EXTRAS
+        advice = f"put {package}.py, or the folder {package}, into this folder, or install its package"
         raise ConfigError(
-            "env.id", env_id, f": the module cannot be imported ({error})", "an installed package", fix
+            "env.id",
+            env_id,
+            f": the module cannot be imported ({error})",
+            "an installed package",
+            EXTRA if lacks_extra else advice,
         ) from None
 
 
-def _to_parallel(env: Any, env_id: str) -> Any:
+def _to_parallel(env: Any) -> Any:
+    if is_rllib_class(type(env)):
+        return RLlibAgents(env)
     from pettingzoo import AECEnv, ParallelEnv
     from pettingzoo.utils.conversions import aec_to_parallel
 
@@ -106,14 +138,75 @@ def _to_parallel(env: Any, env_id: str) -> Any:
         return env
     if isinstance(env, AECEnv) and env.metadata.get("is_parallelizable"):
         return aec_to_parallel(env)
-    what = "its agents take turns" if isinstance(env, AECEnv) else f"it builds a {type(env).__name__}"
+    if isinstance(env, AECEnv):
+        raise ConfigError("", ABSENT, "its agents take turns", SIMULTANEOUS, TURNS_FIX)
     raise ConfigError(
-        "env.id",
-        env_id,
-        f": {what}",
-        "a pettingzoo.ParallelEnv, or one that can be converted",
-        "choose another env.id=",
+        "",
+        ABSENT,
+        f"it builds a {type(env).__name__}",
+        "a pettingzoo.ParallelEnv, one that can be converted, or RLlib's MultiAgentEnv",
+        "env.policies=null for an environment of one agent",
     )
+
+
+def read_policies(policies: str | Mapping[str, str] | None, agents: Mapping[str, Any]) -> dict[str, str]:
+    """Return what a function of the user's says of each agent's policy, as RLlib's ``policy_mapping_fn``.
+
+    A policy is trained, saved and played for an agent. So the function is asked for many episodes, and has to give the
+    same answer in each.
+
+    Args:
+        policies: ``package.module:function``; empty for any other form.
+        agents: Each agent's own id by its name.
+
+    Raises:
+        ConfigError: There is no such function, or its answer depends on the episode.
+        GuestError: It raises.
+    """
+    if not isinstance(policies, str) or ":" not in policies:
+        return {}
+    point = EntryPoint.parse(policies)
+    function = getattr(_import_mapping(point, policies), point.name, None)
+    if not callable(function):
+        allowed = f"a function of the module {point.module}; {USAGE}"
+        raise ConfigError("env.policies", policies, ": there is no such function", allowed, "env.policies=separate")
+    owners: dict[str, str] = {}
+    for name, agent in agents.items():
+        with call_guest(f"policy mapping of {name}"):
+            answers = [str(function(agent, _Episode(number))) for number in range(NUM_EPISODES)]
+        owners[name] = answers[0]
+        if other := next((answer for answer in answers if answer != answers[0]), None):
+            raise ConfigError(
+                "env.policies",
+                policies,
+                f": {name} has the policy {answers[0]} in one episode and {other} in another",
+                "a function of the agent alone, because each agent keeps its policy when the winner is used",
+                "env.policies=separate",
+            )
+    return owners
+
+
+class _Episode:
+    """What a mapping function sees of an episode: its id."""
+
+    def __init__(self, number: int) -> None:
+        self.id_ = f"{number:032x}"
+        self.episode_id = number
+
+
+def _import_mapping(point: EntryPoint, policies: str) -> ModuleType:
+    try:
+        return import_guest(point.module)
+    except GuestError as fault:
+        if not isinstance(fault.__cause__, ImportError):
+            raise
+        raise ConfigError(
+            "env.policies",
+            policies,
+            f": {fault.__cause__}",
+            "module:function that can be imported",
+            "env.policies=separate",
+        ) from None
 
 
 def assign_policies(policies: str | Mapping[str, str], agents: list[str]) -> dict[str, str]:
@@ -223,6 +316,9 @@ def check_agents(spec: EnvSpec) -> EnvFacts:
         try:
             with call_guest("make"):
                 env = make_parallel_env(spec)
+            agents = getattr(env, "agent_ids", {agent: agent for agent in env.possible_agents})
+            owners = read_policies(spec.policies, agents)
+            spec = replace(spec, policies=owners or spec.policies)
             spaces = spaces_by_agent(env)
             masks = {agent: MaskSource.parse(describe_agent(spec, *pair).action_mask) for agent, pair in spaces.items()}
             with call_guest("reset"):
@@ -235,9 +331,16 @@ def check_agents(spec: EnvSpec) -> EnvFacts:
                 drawn = {agent: _draw_action(spaces[agent][1], masks[agent], again[agent], rng) for agent in env.agents}
                 then, rewards, *_ = env.step(drawn)
             measure_notes = _check_measures(spec, env, masks) if spec.objective or spec.metrics else []
+        except ConfigError as error:
+            raise name_setting(error, "env.id", spec.id) from None
         except GuestError as fault:
             if not isinstance(fault.__cause__, Exception):
                 raise
+            if fault.call.startswith("policy mapping"):
+                allowed = "a function of an agent and an episode, as RLlib's policy_mapping_fn"
+                raise fault.rewrite(
+                    f": {fault.problem}", allowed, "env.policies=separate", key="env.policies", value=spec.policies
+                ) from fault.__cause__
             if fault.call.startswith(("reset", "step")):
                 raise fault.rewrite(f": {fault.problem}", key="env.id", value=spec.id) from fault.__cause__
             raise ConfigError(
@@ -245,7 +348,7 @@ def check_agents(spec: EnvSpec) -> EnvFacts:
                 spec.id,
                 f"with env.kwargs={dict(spec.kwargs)}: {describe_exception(fault.__cause__)}",
                 "arguments that the environment takes",
-                "env.kwargs={}",
+                _suggest_config(spec, fault.__cause__) or "env.kwargs={}",
             ) from None
         for pair in policy_spaces(spec, spaces).values():
             find_network_spaces(*pair, describe_agent(spec, *pair))
@@ -271,6 +374,7 @@ def check_agents(spec: EnvSpec) -> EnvFacts:
             *join_spaces(spaces),
             metadata=metadata,
             agents=tuple(spaces),
+            policies=owners,
             notes=(*notes.values(), *measure_notes),
             sources=sources,
         )
@@ -278,6 +382,12 @@ def check_agents(spec: EnvSpec) -> EnvFacts:
         if env is not None:
             with call_guest("close"):
                 close_env(env)
+
+
+def _suggest_config(spec: EnvSpec, error: Exception) -> str:
+    """Suggest the ``config`` that RLlib passes to constructors, if one asks for it; else empty."""
+    lacking = next((name for name in CONTEXTS if name not in spec.kwargs and f"argument: '{name}'" in str(error)), None)
+    return f"'+env.kwargs={{{lacking}: {{}}}}'" if lacking else ""
 
 
 def describe_agent(spec: EnvSpec, observation_space: Any, action_space: Any) -> EnvSpec:

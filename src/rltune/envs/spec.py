@@ -164,8 +164,9 @@ class EnvSpec:
 
     @property
     def registration(self) -> EntryPoint:
-        """The module that registers the environment, if its id names one; several agents' id is the module itself."""
-        return EntryPoint.parse(self.id) if self.policies is None else EntryPoint(self.id, "")
+        """The module that registers the environment, if its id names one; for several agents it may be the id."""
+        is_module = self.policies is not None and ":" not in self.id
+        return EntryPoint(self.id, "") if is_module else EntryPoint.parse(self.id)
 
     @property
     def scoring(self) -> EntryPoint | None:

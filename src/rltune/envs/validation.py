@@ -25,6 +25,7 @@ from rltune.envs.masks import OFF
 from rltune.envs.objective import make_score
 from rltune.envs.observations import describe_leaf, find_layout, find_network_spaces
 from rltune.envs.pettingzoo import check_agents
+from rltune.envs.rllib_agents import is_rllib_class
 from rltune.envs.spaces import name_setting
 from rltune.envs.spec import EnvSpec, spec_of, suggest_array
 from rltune.errors import ABSENT, ConfigError, GuestError, describe_exception, nearest, read_text
@@ -97,6 +98,7 @@ def refuse_program(spec: EnvSpec) -> None:
         if "entry_point" in wrap
     ]
     named.append(("objective.kind", str(spec.objective.get("kind", ""))))
+    named.append(("env.policies", spec.policies if isinstance(spec.policies, str) else ""))
     for key, value in named:
         module, _, name = value.rpartition(":")
         if module != "__main__":
@@ -268,9 +270,13 @@ def _list_native_notes(env: Any, spec: EnvSpec) -> list[str]:
 
 
 def _check_spaces(env: Any) -> None:
-    """Refuse an environment that lacks one of its spaces."""
+    """Refuse an environment that lacks one of its spaces, and one of several agents."""
     from gymnasium import Space
 
+    if is_rllib_class(kind := type(env.unwrapped)):
+        allowed = "an environment of one agent here; with env=pettingzoo, several agents that act at the same time"
+        name = f"{kind.__module__}:{kind.__qualname__}"
+        raise ConfigError("", ABSENT, "it is RLlib's MultiAgentEnv", allowed, f"env=pettingzoo env.id={name}")
     for name in ("observation_space", "action_space"):
         if not isinstance(getattr(env, name, None), Space):
             allowed = "an environment that has both of its spaces once it is made"
@@ -382,7 +388,13 @@ def _explain_unknown(env_id: str, reason: str) -> ConfigError:
     from gymnasium.envs.registration import registry
 
     module, colon, name = env_id.rpartition(":")
-    if isinstance(getattr(sys.modules.get(module), name, None), type):
+    defined = getattr(sys.modules.get(module), name, None)
+    if isinstance(defined, type) and is_rllib_class(defined):
+        allowed = "with env=pettingzoo, several agents that act at the same time"
+        return ConfigError(
+            "env.id", env_id, ": it is RLlib's MultiAgentEnv", allowed, f"env=pettingzoo env.id={env_id}"
+        )
+    if isinstance(defined, type):
         return ConfigError(
             "env.id",
             env_id,

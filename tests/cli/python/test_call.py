@@ -74,6 +74,8 @@ REFUSED = [
     (("algo=sac", "env=cartpole"), {}, "algo=sac"),
     ((), {"output_dir": "/proc/x"}, "output_dir=/proc/x"),
     ((), {"config_dir": "/no/such"}, "config_dir=/no/such"),
+    (("check=true",), {}, "check=true"),
+    ((), {"check": True}, "check=true"),
 ]
 
 
@@ -85,6 +87,16 @@ def test_a_call_refuses_in_three_parts_and_leaves_nothing(words, settings, what,
     assert refused.value.what.startswith(what)
     assert refused.value.allowed
     assert refused.value.fix
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_call_of_its_own_checks_a_sweep(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    plan = rltune.check_sweep("env=cartpole", budget={"trials": 3}, space={"lr": ["loguniform", 1e-4, 1e-2]})
+    assert (plan["trials"], plan["searched"]["lr"]) == (3, "[loguniform, 0.0001, 0.01]")
+    with pytest.raises(rltune.RltuneError, match=r"budget\.trails"):
+        rltune.check_sweep(budget={"trails": 3})
     assert list(tmp_path.iterdir()) == []
 
 

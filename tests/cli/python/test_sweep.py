@@ -61,6 +61,15 @@ def test_the_best_is_the_winner_with_what_it_was_certified(folder):
     assert best.score == pytest.approx(30.0)
 
 
+def test_the_best_has_its_checkpoint_where_it_lies_here(folder):
+    path = write_sweep(folder / "s", 2)
+    with closing(open_ledger(path)) as ledger:
+        ledger.change_sweep(winner={"trial": 1, "params": {}, "checkpoint": "trials/1/a/best-9"})
+    assert rltune.open_sweep(path).best.checkpoint is None
+    (path / "trials/1/a/best-9/algorithm").mkdir(parents=True)
+    assert rltune.open_sweep(path).best.checkpoint == path / "trials/1/a/best-9/algorithm"
+
+
 def test_the_best_of_a_running_sweep_is_the_one_so_far(folder):
     trials = [("COMPLETE", 1e-3, [1.0, 5.0]), ("FAIL", 1e-2, [9.0]), ("RUNNING", 1e-4, [7.0])]
     best = rltune.open_sweep(write_trials(folder / "s", trials)).best

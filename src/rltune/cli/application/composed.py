@@ -20,10 +20,8 @@ from rltune.cli.application.command import COMPLETION, Command
 from rltune.cli.application.multirun import Job, collect_job, run_jobs
 from rltune.compose.composing import check_options, conf_dir, spell_words, store_schema, use_own_dir
 from rltune.compose.explaining import explain, refuse_flags
-from rltune.config.bounds import read_types
-from rltune.config.validation import to_typed
-from rltune.errors import ConfigError, choices
-from rltune.formatting import spell_command
+from rltune.config.validation import refuse_added, to_typed
+from rltune.errors import ConfigError
 
 CHECK = "check"  # With check=true, a command checks its request without carrying it out.
 
@@ -98,12 +96,8 @@ class ComposedCommand(Command):
             raise explain(error, self.name, self.schema, words) from None
         finally:
             sys.argv[1:] = typed
-        keys = read_types(self.schema)
         for job in jobs:
-            # Hydra's `+key=value` adds keys that the command does not know, so they are refused here.
-            if added := [str(key) for key in job.settings if key not in keys]:
-                key, fix = added[0], spell_command(f"{self.name} --help")
-                raise ConfigError(key, job.settings[key], ": no such key", choices(key, keys), fix)
+            refuse_added(self.schema, job.settings)
         return jobs
 
     def _work(self, jobs: Sequence[Job], checks: bool) -> int | Answer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from rltune.compose.composing import compose_settings, read_request
 from rltune.compose.overrides import spell_settings
 from rltune.config.schema import RunConfig
 from rltune.envs.child import begin_child
-from rltune.errors import RltuneError
+from rltune.errors import ConfigError, RltuneError
 
 
 def sweep(*words: str, config_dir: str | Path | None = None, **settings: Any) -> Sweep:
@@ -38,11 +38,42 @@ def sweep(*words: str, config_dir: str | Path | None = None, **settings: Any) ->
     begin_child()
     from rltune.driver.run import run_sweep
 
-    typed = [*_check_words(words), *spell_settings(settings)]
-    command = spell_run(typed)  # Before errors quote the words, their logins are concealed.
-    config = read_request(compose_settings("run", RunConfig, typed, config_dir), typed)
+    config, command = _read(words, config_dir, settings)
     done = run_sweep(config, stream=find_stream(), typed=command)
     return Sweep(done.folder, config.study.storage)
+
+
+def check_sweep(*words: str, config_dir: str | Path | None = None, **settings: Any) -> dict[str, Any]:
+    """Check a sweep without starting it, as ``rltune run check=true`` does.
+
+    Args:
+        words: As for `sweep`.
+        config_dir: As for `sweep`.
+        settings: As for `sweep`.
+
+    Returns:
+        What would run: ``algorithm``, ``environment``, ``trials``, ``search_env_steps``, ``certification_env_steps``,
+        ``searched`` (the ranges by name) and ``notes``.
+
+    Raises:
+        RltuneError: The request cannot be carried out.
+    """
+    begin_child()
+    from rltune.driver.plan import describe_plan
+    from rltune.driver.starting import check_new_or_begun
+
+    return describe_plan(check_new_or_begun(_read(words, config_dir, settings)[0]))
+
+
+def _read(words: Sequence[Any], config_dir: str | Path | None, settings: Mapping[str, Any]) -> tuple[RunConfig, str]:
+    """Read a request; return it with the command that asks for the same."""
+    typed = [*_check_words(words), *spell_settings(settings)]
+    if check := next((word for word in typed if word.startswith("check=")), None):
+        key, _, value = check.partition("=")
+        fix = 'rltune.check_sweep("env=cartpole"), with the same arguments'
+        raise ConfigError(key, value, ": a call of its own checks", "the settings of a sweep", fix)
+    command = spell_run(typed)  # Before errors quote the words, their logins are concealed.
+    return read_request(compose_settings("run", RunConfig, typed, config_dir), typed), command
 
 
 def _check_words(words: Sequence[Any]) -> list[str]:

@@ -44,6 +44,8 @@ class Best:
             baseline), ``num_pairs``, ``num_wins``, ``wins_needed`` (of the seeds) and ``verdict``, as in
             ``summary.json``; None without certification.
         model: The registered model, such as ``models:/cartpole-ppo/3``; None where no model was registered.
+        checkpoint: The folder of RLlib's checkpoint of the policy, as ``Algorithm.from_checkpoint`` takes it; None
+            before there is one, and where it lies in a bucket.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Best:
     evaluation: Mapping[str, Any] | None = None
     certified: Mapping[str, Any] | None = None
     model: str | None = None
+    checkpoint: Path | None = None
 
     def __str__(self) -> str:
         value = f"score {format_objective(self.score)}"
@@ -158,7 +161,7 @@ class Sweep:
     @property
     def best(self) -> Best | None:
         """The winner; before there is one, the trial with the best score, or None before the first report."""
-        return _find_best(self.view)
+        return _find_best(self.view, self.folder)
 
     def policy(self, trial: int | None = None) -> Policy | MultiAgentPolicy:
         """Load the policy of the winner or of one trial, see `rltune.load_policy`.
@@ -196,12 +199,13 @@ class Sweep:
 
     def __repr__(self) -> str:
         view = self.view
-        return f"<Sweep {self.name}: {view.status}, {len(view.trials)} trials; best {_find_best(view) or '-'}>"
+        best = _find_best(view, self.folder) or "-"
+        return f"<Sweep {self.name}: {view.status}, {len(view.trials)} trials; best {best}>"
 
     def _repr_html_(self) -> str:
         """Display the sweep in a notebook: its result and its best trials."""
         view = self.view
-        trials, verdict = _make_trial_frame(view), self._verdict() or f"best {_find_best(view)}"
+        trials, verdict = _make_trial_frame(view), self._verdict() or f"best {_find_best(view, self.folder)}"
         remainder = (
             f"<p>and {len(trials) - MAX_ROWS} more in <code>.trials</code></p>" if len(trials) > MAX_ROWS else ""
         )
@@ -246,12 +250,15 @@ def _make_trial_frame(view: SweepView) -> pd.DataFrame:
     return frame
 
 
-def _find_best(view: SweepView) -> Best | None:
+def _find_best(view: SweepView, folder: Path) -> Best | None:
     """Find the configuration for `Sweep.best`."""
     winner = view.record.winner
     if winner is None:
-        best = view.best
-        return Best(best.record.name, best.number, best.params, best.score) if best else None
+        if (best := view.best) is None:
+            return None
+        record = best.record
+        checkpoint = _find_checkpoint(folder, record.checkpoint.path if record.checkpoint else None)
+        return Best(record.name, best.number, best.params, best.score, checkpoint=checkpoint)
     number = winner.get("trial")
     return Best(
         name="baseline" if number is None else f"trial {number}",
@@ -261,7 +268,14 @@ def _find_best(view: SweepView) -> Best | None:
         evaluation=winner.get("evaluation"),
         certified=view.certification.table()[0] if view.certification else None,
         model=(view.record.model or {}).get("uri"),
+        checkpoint=_find_checkpoint(folder, winner.get("checkpoint")),
     )
+
+
+def _find_checkpoint(folder: Path, path: str | None) -> Path | None:
+    """Return RLlib's part of a checkpoint in a sweep's folder; None if it is not there."""
+    part = folder / path / "algorithm" if path else None
+    return part if part and part.is_dir() else None
 
 
 def open_sweep(
