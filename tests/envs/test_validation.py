@@ -85,6 +85,19 @@ def test_an_environment_that_a_library_has_outgrown_says_so(monkeypatch: pytest.
     assert "env.kwargs" not in str(refused.value)
 
 
+class Slotted(gymnasium.Env[Any, Any]):
+    __slots__ = ("metadata",)
+
+
+@pytest.mark.parametrize("point", [Slotted, lambda: (_ for _ in ()).throw(gymnasium.error.ResetNeeded("too early"))])
+def test_a_registered_id_is_not_called_unknown(point: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(gymnasium.registry, "Slotted-v0", EnvRecord("Slotted-v0", point))
+    with pytest.raises(GuestError) as refused:
+        check_env(EnvSpec("Slotted-v0"))
+    assert (refused.value.key, refused.value.value, refused.value.call) == ("env.id", "Slotted-v0", "make")
+    assert "env.id=" not in refused.value.fix
+
+
 class Board(gymnasium.Env[Any, Any]):
     def __init__(self, rows: int, columns: int, *, colours: int, seed: int = 0) -> None:
         raise FileNotFoundError("levels.csv")

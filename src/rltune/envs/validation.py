@@ -333,7 +333,7 @@ def _explain_failed_make(spec: EnvSpec, exception: Exception, fault: GuestError)
         raise ConfigError(
             "env.id", spec.id, f": {describe_exception(error)}", "an installed package, or module:Name-v0", fix
         ) from None
-    except gymnasium.error.Error as error:  # Gymnasium raises this error for an unknown or malformed id.
+    except gymnasium.error.UnregisteredEnv as error:
         raise _explain_unknown(spec.id, describe_exception(error)) from None
     except ModuleNotFoundError as error:
         raise ConfigError(
@@ -344,6 +344,8 @@ def _explain_failed_make(spec: EnvSpec, exception: Exception, fault: GuestError)
             f"pip install the package that has the module {error.name}",
         ) from None
     except Exception as error:
+        if isinstance(error, gymnasium.error.Error) and spec.id.rpartition(":")[2] not in gymnasium.registry:
+            raise _explain_unknown(spec.id, describe_exception(error)) from None  # It is malformed, or deprecated.
         if is_address_in_use(error):
             problem = f"cannot be made: {describe_exception(error)}"
             raise ConfigError("env.id", spec.id, problem, *ONE_PORT_EACH) from None
