@@ -12,6 +12,7 @@ from rltune.cli.run import spell_run
 from rltune.compose.composing import compose_settings, read_request
 from rltune.compose.overrides import spell_settings
 from rltune.config.schema import RunConfig
+from rltune.config.versions import refuse_other_versions
 from rltune.envs.child import begin_child
 from rltune.errors import RltuneError
 
@@ -36,11 +37,12 @@ def sweep(*words: str, config_dir: str | Path | None = None, **settings: Any) ->
         RltuneError: The request cannot be carried out; nothing was written.
     """
     begin_child()
-    from rltune.driver.run import run_sweep
-
     typed = [*_check_words(words), *spell_settings(settings)]
     command = spell_run(typed)  # Before errors quote the words, their logins are concealed.
     config = read_request(compose_settings("run", RunConfig, typed, config_dir), typed)
+    refuse_other_versions()
+    from rltune.driver.run import run_sweep
+
     done = run_sweep(config, stream=find_stream(), typed=command)
     return Sweep(done.folder, config.study.storage)
 
