@@ -77,6 +77,14 @@ def test_an_environment_that_fails_without_a_word_is_named_too(cartpole, monkeyp
         check_filmable(cartpole)
 
 
+@pytest.mark.parametrize(("error", "fix"), [(TypeError, "video=false"), (ModuleNotFoundError, "pip install")])
+def test_only_a_missing_package_is_advised_to_install(cartpole, monkeypatch, error: type, fix: str) -> None:
+    monkeypatch.setattr(video, "_draw_frame", lambda stage: (_ for _ in ()).throw(error("render")))
+    with pytest.raises(PolicyError) as refused:
+        check_filmable(cartpole)
+    assert refused.value.fix.startswith(fix)
+
+
 @pytest.mark.slow
 def test_films_of_another_policy_or_evaluation_lie_apart(cartpole, tmp_path: Path) -> None:
     def folder_of(first: int, env: str | None = None) -> str:

@@ -25,6 +25,7 @@ from rltune.config.schema import ProbeConfig, RunConfig
 from rltune.config.settings_file import load_settings
 from rltune.config.uris import conceal_setting
 from rltune.config.validation import parse_config
+from rltune.config.versions import refuse_other_versions
 from rltune.envs.child import begin_child
 from rltune.errors import ConfigError
 from rltune.formatting import format_count, format_number, spell_command
@@ -53,7 +54,7 @@ def run_composed(words: list[str]) -> list[str] | Answer:
 
 def check(jobs: Sequence[Job]) -> Answer:
     """Check the settings of sweeps for ``check=true``, without Ray and RLlib and without starting a sweep."""
-    configs = [read_request(job.settings, sys.argv[1:]) for job in jobs]
+    configs = _read_requests(jobs)
     refuse_shared_names(configs)
     from rltune.driver.plan import describe_plan
     from rltune.driver.starting import check_new_or_begun
@@ -86,7 +87,7 @@ def check(jobs: Sequence[Job]) -> Answer:
 )
 def run(jobs: Sequence[Job]) -> Answer:
     """Run a sweep, certify its winner and register it."""
-    configs = [read_request(job.settings, sys.argv[1:]) for job in jobs]
+    configs = _read_requests(jobs)
     if not jobs[0].multirun:
         return _run(configs[0], spell_run(sys.argv[1:]))
     refuse_shared_names(configs)
@@ -105,6 +106,13 @@ def spell_run(words: Sequence[str]) -> str:
     settings = (word.partition("=") for word in words if not word.startswith("name="))
     given = (f"{key}{equals}{conceal_setting(key.lstrip('+'), value)}" for key, equals, value in settings)
     return " ".join([spell_command("run"), *map(shlex.quote, given)])
+
+
+def _read_requests(jobs: Sequence[Job]) -> list[RunConfig]:
+    """Read the settings of sweeps before anything is imported that needs the right versions of packages."""
+    configs = [read_request(job.settings, sys.argv[1:]) for job in jobs]
+    refuse_other_versions()
+    return configs
 
 
 def _run(config: RunConfig, typed: str, *, has_tables: bool = True) -> Answer:

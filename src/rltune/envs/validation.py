@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import re
 import sys
 import warnings
@@ -28,7 +29,7 @@ from rltune.envs.pettingzoo import check_agents
 from rltune.envs.rllib_agents import is_rllib_class
 from rltune.envs.spaces import name_setting
 from rltune.envs.spec import EnvSpec, spec_of, suggest_array
-from rltune.errors import ABSENT, ConfigError, GuestError, describe_exception, nearest, read_text
+from rltune.errors import ABSENT, ConfigError, GuestError, describe_exception, nearest, read_text, spell
 from rltune.formatting import format_params, spell_command
 
 Corners = Sequence[tuple[Mapping[str, Any], EnvSpec]]
@@ -306,10 +307,17 @@ def _make_bare_env(spec: EnvSpec) -> Any:
             raise
         if find_outdated(fault.__cause__) is not None:
             raise fault.rewrite(f": {fault.problem}", key="env.id", value=spec.id) from fault.__cause__
-        _explain_failed_make(spec, fault.__cause__)
+        _explain_failed_make(spec, fault.__cause__, fault)
 
 
-def _explain_failed_make(spec: EnvSpec, exception: Exception) -> NoReturn:
+def _explain_failed_make(spec: EnvSpec, exception: Exception, fault: GuestError) -> NoReturn:
+    """Raise the error that says why an environment cannot be made.
+
+    Args:
+        spec: The environment.
+        exception: What its module or constructor has raised.
+        fault: The same as the door says it.
+    """
     import gymnasium
 
     if _is_vector_alone(spec.id):
@@ -331,7 +339,7 @@ def _explain_failed_make(spec: EnvSpec, exception: Exception) -> NoReturn:
         raise ConfigError(
             "env.id", spec.id, f": {describe_exception(error)}", "an installed package, or module:Name-v0", fix
         ) from None
-    except gymnasium.error.Error as error:  # Gymnasium raises this error for an unknown or malformed id.
+    except gymnasium.error.UnregisteredEnv as error:
         raise _explain_unknown(spec.id, describe_exception(error)) from None
     except ModuleNotFoundError as error:
         raise ConfigError(
@@ -342,6 +350,8 @@ def _explain_failed_make(spec: EnvSpec, exception: Exception) -> NoReturn:
             f"pip install the package that has the module {error.name}",
         ) from None
     except Exception as error:
+        if isinstance(error, gymnasium.error.Error) and spec.id.rpartition(":")[2] not in gymnasium.registry:
+            raise _explain_unknown(spec.id, describe_exception(error)) from None  # It is malformed, or deprecated.
         if is_address_in_use(error):
             problem = f"cannot be made: {describe_exception(error)}"
             raise ConfigError("env.id", spec.id, problem, *ONE_PORT_EACH) from None
@@ -354,6 +364,18 @@ def _explain_failed_make(spec: EnvSpec, exception: Exception) -> NoReturn:
                 "arguments that the environment's constructor takes",
                 f"~env.per_copy.{lacking}",
             ) from None
+        if missing := _list_missing_arguments(spec):
+            values = ", ".join([f"{name}: {spell(value)}" for name, value in spec.kwargs.items()])
+            placeholders = ", ".join(f"{name}: ..." for name in missing)
+            raise ConfigError(
+                "env.id",
+                spec.id,
+                f"cannot be made without {', '.join(missing)}",
+                "a value for each argument that its constructor requires",
+                f"'env.kwargs={{{', '.join(filter(None, [values, placeholders]))}}}'",
+            ) from None
+        if not spec.kwargs:
+            raise fault.rewrite(f": {fault.problem}", key="env.id", value=spec.id) from None
         raise ConfigError(
             "env.id",
             spec.id,
@@ -363,19 +385,42 @@ def _explain_failed_make(spec: EnvSpec, exception: Exception) -> NoReturn:
         ) from None
 
 
+def _list_missing_arguments(spec: EnvSpec) -> list[str]:
+    """List the arguments that an environment's constructor requires and that nobody gives."""
+    from gymnasium.envs.registration import registry
+
+    entry = registry.get(spec.id.rpartition(":")[2])  # None of an id without its version, which Gymnasium completes.
+    point = entry and _load_entry_point(entry)
+    try:
+        parameters = inspect.signature(point).parameters.values() if point else ()
+    except (TypeError, ValueError):  # It is written in C, for example.
+        return []
+    given = {*(entry.kwargs if entry else ()), *spec.kwargs, *spec.per_copy}
+    required = [each for each in parameters if each.default is each.empty and each.name not in given]
+    return [each.name for each in required if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+
+
+def _load_entry_point(entry: Any) -> Any:
+    """Return what makes single copies of a registered id; None if there is nothing, or if it cannot be imported."""
+    from gymnasium.envs.registration import load_env_creator
+
+    point = entry.entry_point
+    try:
+        return load_env_creator(point) if isinstance(point, str) else point
+    except Exception:  # Whatever its module raises, which is why the environment could not be made.
+        return None
+
+
 def _is_vector_alone(env_id: str) -> bool:
     """Return whether Gymnasium knows an id by a vector environment alone, of which no single copy can be made."""
-    from gymnasium.envs.registration import load_env_creator, registry
+    from gymnasium.envs.registration import registry
     from gymnasium.vector import VectorEnv
 
     if (entry := registry.get(env_id.rpartition(":")[2])) is None:
         return False
     if entry.entry_point is None:
         return entry.vector_entry_point is not None
-    try:
-        point = load_env_creator(entry.entry_point) if isinstance(entry.entry_point, str) else entry.entry_point
-    except Exception:  # Whatever its module raises, which is why the environment could not be made.
-        return False
+    point = _load_entry_point(entry)
     return isinstance(point, type) and issubclass(point, VectorEnv)
 
 

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 from rltune.config.capabilities import list_algos
@@ -28,7 +29,7 @@ from rltune.envs.objective import Objective
 from rltune.envs.spaces import to_python
 from rltune.envs.spec import spec_of
 from rltune.envs.step_count import read_reward
-from rltune.errors import PolicyError, describe_exception
+from rltune.errors import GuestError, PolicyError, describe_exception
 from rltune.policies.bundle_reader import BundlePolicy
 from rltune.policies.evaluation import environment_of, find_step_limit, make_generator, seed_globally
 from rltune.policies.policy import AnyPolicy, make_mask_reader, require_single_agent
@@ -187,10 +188,12 @@ def _open_stage(spec: Mapping[str, Any]) -> Iterator[Any]:
             stage.reset(seed=0)
             _draw_frame(stage)
         except Exception as error:  # The environment is a user's code, which may raise any exception.
+            cause = error.__cause__ if isinstance(error, GuestError) else error
+            is_lacking = isinstance(cause, ImportError | gymnasium.error.DependencyNotInstalled)
             raise PolicyError(
                 f"cannot be filmed: {describe_exception(error)[:200]}",
-                "an environment that renders with render_mode='rgb_array', and the packages that it draws with",
-                "pip install 'rltune[video]', or video=false",
+                "an environment that takes render_mode='rgb_array' and whose render() returns an array then",
+                "pip install 'rltune[video]', or video=false" if is_lacking else "video=false, or correct its render()",
                 key="env",
                 value=spec["id"],
             ) from error

@@ -20,6 +20,7 @@ from typing import Any, NoReturn, TextIO
 
 from yaml import MarkedYAMLError
 
+from rltune.config.versions import refuse_other_versions
 from rltune.errors import CONTROLS, ConfigError, RltuneError, UnexpectedError, describe_exception
 from rltune.formatting import to_plain
 from rltune.secrets import redact
@@ -118,11 +119,16 @@ def print_parts(stream: TextIO, error: RltuneError, exit_code: int | None = None
 def explain_crash(error: Exception) -> RltuneError:
     """Turn an unexpected exception into an error in three parts, and save its traceback to a file without passwords.
 
-    A file of settings that is no YAML is the user's, so that its place is named and no traceback is kept.
+    A file of settings that is no YAML is the user's, so that its place is named and no traceback is kept. Where
+    packages have versions with which rltune does not work, these are named instead.
     """
     if isinstance(error, MarkedYAMLError) and (mark := error.problem_mark):
         place = f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}"
         return RltuneError(f"{place}: {error.problem}", "a file in YAML", f"correct line {mark.line + 1} of the file")
+    try:
+        refuse_other_versions()
+    except ConfigError as refusal:
+        return refusal
     # An exception's text may hold half a character, as of an unknown byte in a file's name, that no terminal shows.
     text = redact("".join(traceback.format_exception(error))).encode(errors="backslashreplace").decode()
     try:

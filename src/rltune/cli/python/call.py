@@ -12,6 +12,7 @@ from rltune.cli.run import spell_run
 from rltune.compose.composing import compose_settings, read_request
 from rltune.compose.overrides import spell_settings
 from rltune.config.schema import RunConfig
+from rltune.config.versions import refuse_other_versions
 from rltune.envs.child import begin_child
 from rltune.errors import ConfigError, RltuneError
 
@@ -36,9 +37,9 @@ def sweep(*words: str, config_dir: str | Path | None = None, **settings: Any) ->
         RltuneError: The request cannot be carried out; nothing was written.
     """
     begin_child()
+    config, command = _read(words, config_dir, settings)
     from rltune.driver.run import run_sweep
 
-    config, command = _read(words, config_dir, settings)
     done = run_sweep(config, stream=find_stream(), typed=command)
     return Sweep(done.folder, config.study.storage)
 
@@ -59,10 +60,11 @@ def check_sweep(*words: str, config_dir: str | Path | None = None, **settings: A
         RltuneError: The request cannot be carried out.
     """
     begin_child()
+    config, _ = _read(words, config_dir, settings)
     from rltune.driver.plan import describe_plan
     from rltune.driver.starting import check_new_or_begun
 
-    return describe_plan(check_new_or_begun(_read(words, config_dir, settings)[0]))
+    return describe_plan(check_new_or_begun(config))
 
 
 def _read(words: Sequence[Any], config_dir: str | Path | None, settings: Mapping[str, Any]) -> tuple[RunConfig, str]:
@@ -73,7 +75,9 @@ def _read(words: Sequence[Any], config_dir: str | Path | None, settings: Mapping
         fix = 'rltune.check_sweep("env=cartpole"), with the same arguments'
         raise ConfigError(key, value, ": a call of its own checks", "the settings of a sweep", fix)
     command = spell_run(typed)  # Before errors quote the words, their logins are concealed.
-    return read_request(compose_settings("run", RunConfig, typed, config_dir), typed), command
+    config = read_request(compose_settings("run", RunConfig, typed, config_dir), typed)
+    refuse_other_versions()
+    return config, command
 
 
 def _check_words(words: Sequence[Any]) -> list[str]:
