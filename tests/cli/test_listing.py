@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import shlex
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from rltune.ledger.lease import take_lease
 from rltune.ledger.storage import open_ledger
 from rltune.service.folder import TOKEN
 from rltune.views.tables import list_sweeps
-from tests.service.serviced import Serviced, run_service
+from tests.service.serviced import Serviced, run_service, write_many
 
 
 @pytest.fixture
@@ -164,3 +165,25 @@ def test_what_was_typed_is_whole_or_what_differs(terminal: io.StringIO) -> None:
     lines = print_seeds("budget.env_steps=1000000", "algo.training.entropy_coeff=0.01")
     assert [line.split()[-1] for line in lines] == ["seed=0", "seed=1"]
     assert not any("experiment" in line for line in lines)
+
+
+def measure_cpu_s(act: Callable[[], object]) -> float:
+    """The seconds of CPU of this process, in which the service runs, too; others may share the machine."""
+    began_s = time.process_time()
+    act()
+    return time.process_time() - began_s
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+def test_hundreds_of_sweeps_are_listed_within_a_second(service: Serviced, capsys: pytest.CaptureFixture[str]) -> None:
+    write_many(service.sweeps.folder, 500, 20)
+    assert len(service.client.list()) == 520, "as at the start of a service"
+    headers = {"headers": {"Authorization": "Bearer a-token"}}
+    assert measure_cpu_s(lambda: service.ask("GET", "/api/sweeps", **headers)) < 0.7
+    assert measure_cpu_s(lambda: service.ask("GET", "/", headers=service.log_in())) < 1
+    assert measure_cpu_s(lambda: type_list("limit=null").show()) < 1
+    assert len(capsys.readouterr().out.splitlines()) > 520
+    service.sweeps.folder.clear_address()
+    assert measure_cpu_s(lambda: type_list().show()) < 1, "without a service, the newest ones alone are read"
+    assert len(capsys.readouterr().out.splitlines()) < 60

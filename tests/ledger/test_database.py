@@ -212,10 +212,13 @@ def test_the_statements_of_many_files_are_compiled_once(tmp_path: Path, monkeypa
         (tmp_path / name).mkdir()
         make_ledger(tmp_path / name).close()
     compiled: list[object] = []
-    compile_it = SQLiteCompiler.__init__
-    monkeypatch.setattr(
-        SQLiteCompiler, "__init__", lambda self, *a, **k: compiled.append(self) or compile_it(self, *a, **k)
-    )
+    construct = SQLiteCompiler.__init__
+
+    def note(self: SQLiteCompiler, *arguments: Any, **more: Any) -> None:
+        compiled.append(self)
+        construct(self, *arguments, **more)
+
+    monkeypatch.setattr(SQLiteCompiler, "__init__", note)
     for name in "aab":
         compiled.clear()
         with closing(Ledger(f"sqlite:///{tmp_path / name / 'ledger.db'}")) as ledger:
