@@ -330,7 +330,7 @@ def run_done(trials: int) -> dict[str, Any]:
         (Ledger, "read_pending_trials", "sender"),
     ):  # fmt: skip
         times.watch(owner, method, name)
-    study = OptunaStudy(ledger.trials, choose_view(plan.traits), plan.space.distributions())
+    study = OptunaStudy(ledger.trials, choose_view(plan.traits), plan.read_drawn)
     # the forest with a model each time: half of its proposals take no more than random ones
     args: dict[str, dict[str, Any]] = {"tpe": {}, "rf": {"random_fraction": 0.0}, "random": {}}
     samplers = {name: partial(build_sampler, name, given) for name, given in args.items()}
