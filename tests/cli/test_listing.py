@@ -168,10 +168,13 @@ def test_what_was_typed_is_whole_or_what_differs(terminal: io.StringIO) -> None:
 
 
 def measure_cpu_s(act: Callable[[], object]) -> float:
-    """The seconds of CPU of this process, in which the service runs, too; others may share the machine."""
-    began_s = time.process_time()
-    act()
-    return time.process_time() - began_s
+    """The seconds of CPU of this process, in which the service runs, too; others may slow each of them down."""
+    times = []
+    for _ in range(3):
+        began_s = time.process_time()
+        act()
+        times.append(time.process_time() - began_s)
+    return min(times)
 
 
 @pytest.mark.nightly

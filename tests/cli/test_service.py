@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from rltune.cli.application.program import load_command
 from rltune.cli.service import LogsConfig, ServeConfig, logs, serve, submit
 from rltune.compose.command_settings import read_command_settings
 from rltune.errors import ConfigError
@@ -37,6 +39,42 @@ def test_a_submission_is_checked_by_the_service_and_not_queued(
     answer = submit.answer(typed)
     assert answer.data["sweeps"][0]["overrides"] == ["algo=ppo", "seed=3"]
     assert service.queue.list() == []
+
+
+def test_a_check_is_answered_alike_here_and_by_a_service(
+    service: Serviced, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(TOKEN, "a-token")
+    answers, printed = [], []
+    for name, more in (("run", f"output_dir={tmp_path / 'outputs'}"), ("submit", f"service.address={service.address}")):
+        typed = ["experiment=smoke", "seed=3", more]
+        monkeypatch.setattr("sys.argv", [name, *typed])
+        answers.append(load_command(name).answer([*typed, "check=true"]))
+        answers[-1].show()
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1]
+    ((here,), (there,)) = (answer.data["sweeps"] for answer in answers)
+    assert there == json.loads(json.dumps(here)) | {"overrides": ["experiment=smoke", "seed=3"]}
+
+
+def test_several_submissions_name_their_states_when_all_are_there(
+    service: Serviced, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(TOKEN, "a-token")
+    typed = ["-m", "experiment=smoke", "seed=1,2,3", "group=three", f"service.address={service.address}"]
+    monkeypatch.setattr("sys.argv", ["submit", *typed])
+    answer = submit.answer(typed)
+    answer.show()
+    lines = capsys.readouterr().out.splitlines()
+    assert len({line.partition(":")[2] for line in lines[:3]}) == 1
+    for command in ("list group=three", "watch sweep=", "compare group=three"):
+        assert any(command in line for line in lines[3:])
+
+
+def test_a_port_that_is_no_number_is_named_in_words(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        read_command_settings("serve", ServeConfig, ["port=abc", f"output_dir={tmp_path}"])
+    assert (error.value.key, error.value.problem) == ("port", "is not a whole number")
 
 
 def test_the_log_of_a_waiting_sweep_says_that_it_waits(

@@ -13,7 +13,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from ended import write_sweep
+from ended import make_certification, write_sweep
 
 from rltune.errors import RltuneError, UnavailableError
 from rltune.service.models import CheckDescription
@@ -249,16 +249,19 @@ def test_every_curl_line_of_the_docs_is_answered(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "service.md").read_text()
     (block,) = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
     setting, *lines = block.splitlines()
-    assert len(lines) == 13
+    assert len(lines) == 15
     with run_service(tmp_path / "outputs") as service:
         for line in lines:
             folder = service.sweeps.folder.sweeps / "first"
             if "result" in line or "enqueue" in line:
-                write_sweep(folder, 2, None, "complete", "budget.trials=5")
+                write_sweep(folder, 4, make_certification(), "complete", "budget.trials=5")
+            if "comparison" in line:
+                service.queue.add("second", [])
+                write_sweep(folder.with_name("second"), 4, make_certification())
             if "events" in line:
                 shutil.rmtree(folder)  # It has other settings than what the next lines resume.
-            if "retry" in line:
-                continue  # nothing has failed
+            if "retry" in line or "policy" in line:
+                continue  # nothing has failed, and no trial has a checkpoint
             known = os.environ | {"RLTUNE_SERVICE": service.address, "RLTUNE_SERVICE_TOKEN": TOKEN}
             typed = ["bash", "-c", f"{setting}; {line}"]
             done = subprocess.run(typed, env=known, cwd=tmp_path, capture_output=True, text=True)

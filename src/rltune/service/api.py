@@ -72,7 +72,8 @@ REFUSALS = {  # The HTTP statuses of refused requests, and what they mean.
     503: "Something that the request needs does not work at the moment.",
 }
 CREATED = {"headers": {"Location": {"schema": {"type": "string"}}}}
-ARCHIVE: dict[str, Any] = {"content": {"application/zip": {}}}
+BYTES = "application/octet-stream"  # Generators of clients know it, and not application/zip.
+ARCHIVE: dict[str, Any] = {"content": {BYTES: {"schema": {"type": "string", "format": "binary"}}}}
 LOG = {"content": {"text/plain": {}}, "headers": {NEXT: {"schema": {"type": "string"}}}}
 
 
@@ -203,7 +204,7 @@ def make_router(service: SweepService, admission: Admission) -> APIRouter:
     def policy(name: str, trial: Annotated[int | None, Query(ge=0)] = None) -> Response:
         """Return the policy of a trial, of the winner or of the best trial so far, as a ZIP archive of its folder."""
         service.submissions.get(name)
-        return Response(service.pack_policy(name, trial), media_type="application/zip")
+        return Response(service.pack_policy(name, trial), media_type=BYTES)
 
     @router.get("/sweeps/{name}/events", responses=declare(404))
     def events(name: str) -> list[EventDescription]:
