@@ -206,6 +206,36 @@ def test_the_page_compares_trials_by_columns_of_their_values(service: Serviced) 
     assert sorted(re.findall(r'data-trial="(\d)"', page)) == [*"000111222"], "a row, a curve and a dot of each"
 
 
+def test_a_sweeps_page_opens_its_own_mlflow(service: Serviced, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own server even where the service has another one, and no link to a store that no server shows."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://ours:5000")
+    service.queue.change(service.queue.add("s", []), state="complete", ended_s=1.0)
+    folder = write_sweep(service.sweeps.folder.sweeps / "s", 2)
+    links = []
+    for store in (
+        None,
+        {"uri": "http://theirs:5302", "experiment": "7"},
+        {"uri": "sqlite:////x/mlflow.db", "experiment": "1"},
+    ):
+        with closing(open_ledger(folder)) as ledger:
+            ledger.change_sweep(mlflow=store)
+        page = service.ask("GET", "/sweeps/s", headers=service.log_in()).text
+        links.append(re.findall(r'id="charts" href="([^"]+)"', page))
+    assert links[0] == links[2] == []
+    assert links[1][0].startswith("http://theirs:5302/#/experiments/7/runs?")
+    assert "compareRunsMode=CHART" in links[1][0]
+
+
+def test_a_configuration_is_tried_with_ranges_in_sight(service: Serviced) -> None:
+    for name, state in (("whole", "complete"), ("broken", "failed")):
+        service.queue.change(service.queue.add(name, []), state=state, ended_s=1.0)
+        write_sweep(service.sweeps.folder.sweeps / name, 3, None, state)
+    page = service.ask("GET", "/sweeps/whole", headers=service.log_in()).text
+    assert re.findall(r'id="space-lr" value="" placeholder="([^"]*)"', page) == ["0.01"]
+    assert "<small>loguniform 1e-4, 0.01</small>" in page
+    assert 'id="enqueue"' not in service.ask("GET", "/sweeps/broken", headers=service.log_in()).text
+
+
 def test_the_page_of_a_sweep_counts_its_running_trials(service: Serviced) -> None:
     service.queue.change(service.queue.add("s", []), state="running")
     folder = write_sweep(service.sweeps.folder.sweeps / "s", 2, None, "running")
