@@ -11,6 +11,7 @@ import pytest
 from ledger import add_reports, make_ledger
 from sqlalchemy import event
 
+from rltune.ledger import snapshot
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.snapshot import LedgerSnapshot, read_snapshots
 
@@ -90,3 +91,21 @@ def test_a_report_that_came_during_a_reading_is_not_lost(ledger: Ledger, monkeyp
     third = read_snapshots(engine, [1], second)[1]
     assert [dict(trial.reports) for trial in third.trials.values()][3:] == [{100: 1.0, 200: 2.0, 300: 3.0}, {100: 7.0}]
     assert [(report.number, report.nominal_steps) for report in third.reports[-2:]] == [(3, 300), (4, 100)]
+
+
+def test_a_trial_that_begins_during_a_read_comes_with_the_next(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    read_trials = snapshot._read_trials
+
+    def begin_one(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        number = ledger.trials.start(ledger.trials.add({"lr": 1e-3}, [1]).number).number
+        add_reports(ledger, number, {100: 9.0})
+        return read_trials(*arguments)
+
+    monkeypatch.setattr(snapshot, "_read_trials", begin_one)
+    first = read_snapshots(ledger.fence.engine, [1])
+    assert set(first[1].trials) == set(first[1].revisions)
+    assert len(first[1].trials) == 4
+    second = read_snapshots(ledger.fence.engine, [1], first)
+    assert list(second[1].trials.values()) == ledger.trials.records()
+    assert second[1].reports[-1].score == 9.0

@@ -104,6 +104,11 @@ class Browser:
         """Have a window of another size, as a phone's."""
         self._send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
 
+    def prefer(self, scheme: str) -> None:
+        """Have the reader prefer a ``dark`` or ``light`` page."""
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self._send("Emulation.setEmulatedMedia", features=features)
+
     def text(self) -> str:
         """What a person reads."""
         return str(self.run("document.body ? document.body.innerText : ''"))

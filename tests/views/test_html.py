@@ -19,6 +19,7 @@ from ledger import add_reports
 from rltune.ledger.lease import take_lease
 from rltune.ledger.storage import open_ledger
 from rltune.views.html import PAGE, try_report, write_report
+from tests.service.browser import open_browser
 
 pytestmark = pytest.mark.slow  # Optuna and Plotly draw every page anew.
 
@@ -54,7 +55,7 @@ def test_a_certified_sweep_has_a_row_for_each_configuration(tmp_path: Path) -> N
     assert re.findall(r'class="best"><th scope="row"[^>]*>([^<]+)', page) == ["trial 3"]
     assert sections_of(page) == {
         **{"certification": 1, "curves": 1, "values": 0, "importance": 0},
-        **{"slices": 1, "parallel": 1, "cost": 0, "commands": 0, "trials": 0},
+        **{"slices": 1, "parallel": 1, "cost": 0, "files": 0, "commands": 0, "trials": 0},
     }
 
 
@@ -180,6 +181,37 @@ def test_a_browser_draws_every_figure_without_errors_or_requests(tmp_path: Path)
     assert 'data-drawn="yes"' in done.stdout
     drawn = [tag for tag in re.findall(r"<[^>]*js-plotly-plot[^>]*>", done.stdout) if re.search(r'id="plot\d+"', tag)]
     assert wanted == len(drawn) == 4
+
+
+def test_a_reader_sorts_the_trials_and_reads_in_the_dark(tmp_path: Path) -> None:
+    folder = write_sweep(tmp_path / "s", 20, make_certification())
+    with closing(open_ledger(folder)) as ledger:
+        ledger.change_sweep(winner={"trial": 12, "objective": 120.0, "params": {"lr": 0.002}})
+    page = (write_report(folder) / PAGE).as_uri()
+    rows = "[...document.querySelectorAll('#trials tbody tr')]"
+    numbers = f"{rows}.filter(row => row.offsetHeight).map(row => row.cells[0].textContent)"
+    ink = "getComputedStyle(document.querySelector('.xtick text')).fill"
+    score = "#trials thead th:nth-child(3) button"
+    with open_browser(tmp_path / "profile") as browser:
+        browser.resize(400)
+        browser.open(page)
+        browser.wait("document.body.dataset.drawn")
+        assert browser.run("document.documentElement.scrollWidth") <= 400
+        assert not browser.run("document.querySelector('#slices details').open"), "folded on a phone"
+        browser.resize(1400)
+        browser.open(f"{page}?wide")
+        browser.wait("document.body.dataset.drawn && document.querySelector('#slices details').open")
+        as_written = ["19", "18", "17", "16", "15", "12"]
+        assert browser.run(numbers) == as_written, "the first five and the winner"
+        browser.click(score)
+        browser.click(score)
+        assert browser.run(numbers) == ["0", "1", "2", "3", "4", "12"], "the lowest score first"
+        browser.click(score)
+        assert browser.run(numbers) == as_written
+        light = browser.run(ink)
+        browser.prefer("dark")
+        browser.wait(f"{ink} !== {light!r}")
+        assert browser.complaints == []
 
 
 def test_two_objectives_have_a_section_of_their_own(tmp_path: Path) -> None:

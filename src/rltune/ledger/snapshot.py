@@ -90,6 +90,8 @@ def read_snapshots(
                 # not only newer ones.
                 whole.add(row_id)
         changed = _read_trials(connection, SWEEP_TRIALS.c.sweep_id.in_(first_read), SWEEP_TRIALS.c.id.in_(live | whole))
+        # SQLite reads each statement at a moment of its own. A trial that began after the scan is read the next time.
+        changed = {row_id: trial for row_id, trial in changed.items() if row_id in revisions[trial.sweep_id]}
         marks = [earlier[trial.sweep_id].last_report for trial in changed.values() if trial.row_id in live]
         wanted: list[ColumnElement[bool]] = [REPORTS.c.trial_id.in_(whole)] if whole else []
         if first_read:

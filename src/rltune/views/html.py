@@ -20,6 +20,7 @@ from rltune.views.page import describe_counts, describe_sweep, describe_values
 from rltune.views.sweep_view import SweepView, load_view, read_folder
 
 FOLDER, PAGE = "report", "index.html"
+MAX_ROWS = 5  # The page shows so many trials, and the others after a click.
 logger = logging.getLogger(__name__)
 
 
@@ -75,7 +76,7 @@ def render_page(view: SweepView) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     from rltune.views.importance import MIN_TRIALS, NUM_NULL_SWEEPS, explain_silence, measure_importance
-    from rltune.views.plotly_figures import draw_figures
+    from rltune.views.plotly_figures import DARK, draw_figures
 
     importance = measure_importance(build_space(view), [trial.record for trial in view.trials], view.criteria.direction)
     drawn = draw_figures(view, importance)
@@ -90,13 +91,15 @@ def render_page(view: SweepView) -> str:
     return pages.get_template("report.html").render(
         view=view,
         counts=describe_counts(view),
-        sections={section.name: section for section in describe_sweep(view, view.outcome)},
+        sections={section.name: section for section in describe_sweep(view, view.outcome, is_wide=True)},
         values=describe_values(view),
         reproduction=describe_reproduction(view),
         rungs=list_rungs(view),
         importance=importance,
         min_trials=MIN_TRIALS,
         silence=explain_silence(importance.num_trials),
+        max_rows=MAX_ROWS,
+        dark_colours=DARK,
         num_null_sweeps=NUM_NULL_SWEEPS,
         figures={
             name: [(number, figure.layout.height) for number, (other, figure) in numbered if other == name]

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import optuna
 import plotly.graph_objects as go
 from optuna import visualization
 
-from rltune.formatting import format_interval, format_params
+from rltune.formatting import format_interval, format_params, format_value
 from rltune.records import BASELINE
 from rltune.views.analysis import (
     build_optuna_study,
@@ -24,7 +25,17 @@ from rltune.views.analysis import (
 from rltune.views.importance import Importance
 from rltune.views.sweep_view import INTERRUPTED, WAITING, SweepView, TrialSnapshot
 
-WINNER, WHOLE, STOPPED, FAILED, INK, LINES = "#d9480f", "#3b6fb6", "#a9b4c0", "#c92a2a", "#24313f", "#e4e8ec"
+WINNER, WHOLE, STOPPED, FAILED, INK, LINES = "#23703a", "#3b6fb6", "#a9b4c0", "#c92a2a", "#24313f", "#e4e8ec"
+GROUND = "#ffffff"
+WEAK, HALF, STRONG = "#c6d3e6", "#6d92c6", "#123a75"  # From early to late trials, and from bad to good scores.
+SCALE = [[0.0, WEAK], [0.5, HALF], [1.0, STRONG]]
+DARK = {  # What a page in dark mode draws instead.
+    **{WINNER: "#6cc287", WHOLE: "#85b2ee", STOPPED: "#55636f", FAILED: "#f08a83", INK: "#dfe6ee", LINES: "#2f3b47"},
+    **{GROUND: "#1d252e", WEAK: "#2b3d55", HALF: "#5f8cc6", STRONG: "#cfe2fb"},
+}
+MAX_NAMED_VALUES = 6  # If a parameter has so few values, each is named on its axis.
+LABEL_HEIGHT = 0.05  # Of a value beside a parallel axis, as a share of the axis.
+FLAT = 0.02  # If scores differ by less than this share, their axis spans more than them: the difference is noise.
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 STATES = {  # Trials are drawn in this order of states, so that more important ones cover the others.
     "FAIL": FAILED,
@@ -41,6 +52,8 @@ AXIS = {
     "showline": True,
     "linecolor": STOPPED,
     "title": {"standoff": 8},
+    "exponentformat": "e",
+    "minexponent": 5,
 }
 THEME = go.layout.Template(
     layout={
@@ -89,6 +102,17 @@ def style_figure(figure: go.Figure, height: int, **layout: Any) -> go.Figure:
     return figure.update_layout(template=THEME, height=height, **{"title": None, "showlegend": False} | layout)
 
 
+def choose_range(scores: Iterable[float]) -> list[float] | None:
+    """Choose the range of an axis of scores that are nearly equal; None leaves it to Plotly."""
+    finite = [score for score in scores if np.isfinite(score)]
+    low, high = min(finite, default=0.0), max(finite, default=0.0)
+    middle, size = (low + high) / 2, max(abs(low), abs(high))
+    if not finite or high - low > FLAT * size:
+        return None
+    half = 0.1 * size or 1.0
+    return [middle - half, middle + half]
+
+
 def choose_style(view: SweepView, trial: TrialSnapshot) -> tuple[str, str]:
     """Choose the legend label and the colour of a trial."""
     return (view.winner_word, WINNER) if trial.number == view.winner_trial else (trial.state_word, STATES[trial.state])
@@ -119,8 +143,12 @@ def draw_curves(view: SweepView, trials: Sequence[TrialSnapshot]) -> go.Figure:
         named.add(label)
     for level in list_rungs(view):
         figure.add_vline(level, line={"color": STOPPED, "width": 1, "dash": "dot"})
-    x = {"title_text": "environment steps", "rangemode": "tozero"}
-    return style_figure(figure, 430, showlegend=True, xaxis=x, yaxis_title_text=f"mean {view.label}")
+    x = {"title_text": "environment steps", "rangemode": "tozero", "tickformat": "~s"}
+    y = {
+        "title_text": f"mean {view.label}",
+        "range": choose_range(value for each in trials for value in each.curve.values()),
+    }
+    return style_figure(figure, 430, showlegend=True, xaxis=x, yaxis=y)
 
 
 def draw_intervals(rows: Sequence[Mapping[str, Any]], best: str | None, title: str) -> go.Figure:
@@ -176,15 +204,69 @@ def draw_importance(importance: Importance) -> go.Figure:
 
 
 def draw_slice(study: optuna.Study, axis: str) -> go.Figure:
-    """Draw each trial's score over one parameter with Optuna; later trials are darker."""
-    figure = visualization.plot_slice(study, params=[axis], target_name="score").update_traces(marker_showscale=False)
-    return style_figure(figure, 250)
+    """Draw each trial's score over one parameter with Optuna; the colour of later trials is stronger."""
+    figure = visualization.plot_slice(study, params=[axis], target_name="score")
+    figure.update_traces(marker={"showscale": False, "colorscale": SCALE, "line": {"color": STOPPED, "width": 0.5}})
+    y = {"range": choose_range(score for trace in figure.data for score in trace.y)}
+    return style_figure(figure, 250, yaxis=y, xaxis=_choose_ticks(figure))
+
+
+def _choose_ticks(figure: go.Figure) -> dict[str, Any]:
+    """Choose the values that are named below a slice: all if they are few, and none that would cover its neighbour."""
+    values = list(dict.fromkeys(value for trace in figure.data for value in trace.x if value is not None))
+    ticks: dict[str, Any] = {"tickfont_size": 11, "tickangle": 0, "nticks": 6}
+    if any(isinstance(value, str) for value in values):
+        texts = [_tidy_value(str(value)).replace(",", ",<br>") for value in values]
+        return ticks | {"tickvals": values, "ticktext": texts}
+    if len(values) <= MAX_NAMED_VALUES:
+        return ticks | {"tickvals": values, "ticktext": [format_value(value) for value in values]}
+    if figure.layout.xaxis.type == "log":
+        ticks["dtick"] = "D2" if max(values) < 100 * min(values) else 1
+    return ticks
 
 
 def draw_parallel(study: optuna.Study, axes: list[str]) -> go.Figure:
     """Draw each trial as a line through its score and its parameters with Optuna (parallel coordinates)."""
     figure = visualization.plot_parallel_coordinate(study, params=axes, target_name="score")
-    return style_figure(figure, 430, margin={"l": 60, "t": 60})
+    figure.data = [trace for trace in figure.data if trace.mode == "lines"]  # Without the scale of the colours.
+    worst = 1.0 if study.direction is optuna.study.StudyDirection.MINIMIZE else 0.0
+    for trace in figure.data:
+        goodness = abs(trace.y[0] - worst)
+        colour = WEAK if goodness < 1 / 2 else HALF if goodness < 9 / 10 else STRONG
+        trace.update(line={"color": colour, "width": 2.2 if colour == STRONG else 1.4}, opacity=0.8)
+    figure.update_shapes(line_color=STOPPED)
+    names = {"ticktext": ["score", *sorted(axes)], "side": "top", "tickangle": -20, "showline": False}
+    figure.layout.annotations = [
+        {
+            **note.to_plotly_json(),
+            "text": _tidy_value(note.text),
+            "font": {"size": 11, "color": INK},
+            "bgcolor": GROUND,
+        }
+        for note in _select_apart(figure.layout.annotations)
+    ]
+    layout = {"plot_bgcolor": "rgba(0,0,0,0)", "margin": {"l": 60, "t": 80, "r": 130}}
+    return style_figure(figure, 430, xaxis=names, **layout)
+
+
+def _select_apart(notes: Sequence[Any]) -> list[Any]:
+    """Select the values beside parallel axes that do not overlap: the ends of an axis, and those between with room."""
+    selected = []
+    for place in dict.fromkeys(note.x for note in notes):
+        on_axis = sorted((note for note in notes if note.x == place), key=lambda note: note.y)
+        kept = [on_axis[0]]
+        for note in on_axis[1:-1]:
+            if note.y - kept[-1].y > LABEL_HEIGHT < on_axis[-1].y - note.y:
+                kept.append(note)
+        if on_axis[-1].y - kept[-1].y > LABEL_HEIGHT:
+            kept.append(on_axis[-1])
+        selected += kept
+    return selected
+
+
+def _tidy_value(text: str) -> str:
+    """Write a value as the tables do: 1e-08 as 1e-8, 1.02e+03 as 1.02e3, and a list without quotes."""
+    return re.sub(r"(?<=\d)e(-?)\+?0*(?=\d)", r"e\1", re.sub("[\"']", "", text).replace(", ", ","))
 
 
 def draw_front(view: SweepView, tried: Sequence[TrialSnapshot]) -> go.Figure:
