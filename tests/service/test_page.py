@@ -313,6 +313,8 @@ def test_a_sweep_is_submitted_watched_stopped_and_resumed_by_clicks(service: Ser
     assert browser.run(kept) == ["mine", "dqn", "budget.trails=3"], "nothing has to be typed again"
     browser.run("document.getElementById('field-overrides').value = ''")
     browser.type("#field-overrides", "budget.trials=3")
+    browser.wait("document.getElementById('cost').innerText.includes('3 trials x ')")
+    assert "rltune submit algo=dqn budget.trials=3 name=mine" in browser.text()
     browser.click("#submit")
     browser.wait("location.pathname === '/sweeps/mine'")
     assert service.queue.get("mine").overrides == ("algo=dqn", "budget.trials=3")
@@ -413,6 +415,33 @@ def test_a_long_list_is_filtered_and_sorted_by_clicks(service: Serviced, browser
     assert browser.run(names)[-1] == "s0", "the address has the filter"
     browser.type("[name=search]", "seed=8")
     assert browser.run(names) == ["s8"]
+    assert browser.complaints == []
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+def test_a_trial_is_picked_in_all_figures_by_a_click(service: Serviced, browser: Browser) -> None:
+    service.queue.change(service.queue.add("s", []), state="complete", ended_s=1.0)
+    write_sweep(service.sweeps.folder.sweeps / "s", 23)
+    browser.open(f"{service.address}/sweeps/s")
+    browser.wait("document.documentElement.dataset.ready")
+    shown = "[...document.querySelectorAll('#table-trials tbody tr')].filter(row => row.checkVisibility())"
+    shown += ".map(row => row.dataset.trial)"
+    assert browser.run(shown) == [*map(str, range(22, 2, -1))]
+    browser.click("#sort-table-trials-lr")
+    browser.click("#sort-table-trials-lr")
+    assert browser.run(shown) == [*map(str, range(20))], "all are sorted, and the first ones shown"
+    browser.click("#table-trials tr[data-trial='2'] td")
+    picked = "[...document.querySelectorAll('.picked')].map(each => each.tagName + each.dataset.trial).sort().join()"
+    assert browser.run(picked) == "TR2,g2,g2"
+    service.sweeps.folder.log_of("s").write_text("news\n")
+    browser.run("refresh()")
+    assert browser.run("document.querySelector('.log').innerText") == "news\n"
+    assert browser.run(picked) == "TR2,g2,g2"
+    browser.click("#other-trials summary")
+    assert browser.run(shown) == [*map(str, range(23))]
+    browser.click("#table-trials tr[data-trial='2'] td")
+    assert browser.run(picked) == ""
     assert browser.complaints == []
 
 

@@ -301,8 +301,8 @@ def _describe_winner(view: SweepView) -> str:
         interval = (
             ""
             if evaluation["low"] is None
-            else f" Over very many, its mean is {format_interval(evaluation)}: a 95% interval, which allows for one "
-            "failure that these did not show."
+            else f" Over very many episodes, its mean lies in {format_interval(evaluation)} (95% interval, which "
+            "allows for one failure that these did not show)."
         )
         return (
             f"{opening}Trial {best['trial']} is the best of {len(view.trials)}: a mean {view.objective.name} of "
