@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.server
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -15,18 +16,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ended import write_sweep
+from ended import make_certification, write_sweep
 
+from rltune.checkpoints.store import compute_digest
 from rltune.cli import submitted
 from rltune.cli.application.command import RequestConfig, spell_settings
 from rltune.cli.application.program import load_command
 from rltune.cli.submitted import find_service, find_service_of, print_state, wait_for_start
 from rltune.compose.command_settings import read_command_settings
-from rltune.errors import StudyError
+from rltune.compose.explaining import refuse_flags
+from rltune.errors import ConfigError, RltuneError, StudyError
 from rltune.ledger.lease import take_lease
 from rltune.ledger.storage import open_ledger
+from rltune.records import CheckpointRecord
 from rltune.service.client import Client, ServiceError, TokenError
 from rltune.service.folder import ADDRESS, TOKEN, ServiceFolder
+from rltune.views.comparison import compare_sweeps
 from tests.policies.bundles import BOX, write_linear
 from tests.service.serviced import Serviced, run_service
 
@@ -96,6 +101,38 @@ def test_sweeps_of_a_remote_service_are_read_through_it(
     assert not (here / "outputs").exists()
 
 
+def test_sweeps_of_a_remote_service_are_compared_by_it(
+    service: Serviced, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "elsewhere"
+    here.mkdir()
+    monkeypatch.setenv(ADDRESS, service.address)
+    for name, above in (("one", 0.0), ("two", 38.0)):
+        write_sweep(service.sweeps.folder.sweeps / name, 3, make_certification(above))
+        service.queue.change(service.queue.add(name, [], "both"), state="complete", ended_s=1.0)
+    local = compare_sweeps(["one", "two"], service.sweeps.folder.sweeps)
+    for words in ("sweeps=[one,two]", "group=both"):
+        answer = type_at(service, here, "compare", words)
+        assert [(row["name"], row["score"]) for row in answer.data["sweeps"]] == [("one", 99.0), ("two", 119.0)]
+        assert (here / "comparison" / "comparison.md").read_text() == local.markdown()
+    for words, key in (("sweeps=[one,twoo]", "sweep"), ("sweeps=[none]", "sweeps"), ("group=none", "group")):
+        with pytest.raises(RltuneError) as refused:
+            type_at(service, here, "compare", words)
+        assert refused.value.key == key
+
+
+def test_a_named_service_is_listed_also_in_its_own_folder(
+    service: Serviced, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(ADDRESS, service.address)
+    service.sweeps.folder.write_address(service.address)
+    service.queue.add("waits", ["seed=3"])
+    type_at(service, tmp_path, "list").show()
+    printed = capsys.readouterr().out
+    assert "no sweeps" not in printed
+    assert "seed=3" in printed
+
+
 def test_a_policy_of_a_remote_service_is_evaluated_here(
     service: Serviced, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +147,13 @@ def test_a_policy_of_a_remote_service_is_evaluated_here(
     (sweep / "summary.json").write_text(json.dumps({"winner": {"checkpoint": "trials/0/best"}}))
     played = type_at(service, here, "evaluate", "policy=sweep:mine", "episodes=2")
     assert (played.data["policy"], played.data["episodes"], played.data["min"] > 0) == ("sweep:mine", 2, True)
+    best = CheckpointRecord("trials/0/best", 100, 1.0, compute_digest(sweep / "trials" / "0" / "best"))
+    with closing(open_ledger(sweep)) as ledger:
+        ledger.trials.replace_checkpoint(0, best)
+    file = type_at(service, here, "export", "policy=sweep:mine/0", "out=policy.pt", "format=torch").data["file"]
+    file.unlink()
+    with pytest.raises(StudyError):
+        type_at(service, here, "export", "policy=sweep:mine/3")
     assert list(here.iterdir()) == []
 
 
@@ -130,6 +174,33 @@ def test_what_needs_no_key_is_spelled_as_a_setting(typed: str, spelled: str) -> 
     name, *words = typed.split()
     command = load_command(name)
     assert sorted(spell_settings(words, command.usage, command.schema)) == sorted(spelled.split())
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "show --sweep mine",
+        "list --limit 3",
+        "list --state",
+        "logs -x mine",
+        "logs mine --output-dir here",
+        "compare --group=five",
+        "stop mine --now",
+        "stop --wait mine",
+        "export --out mine.pt sweep:best",
+    ],
+)
+def test_what_is_suggested_for_a_flag_can_be_typed(typed: str) -> None:
+    name, *words = typed.split()
+    command = load_command(name)
+    for _ in range(2):
+        words = spell_settings(words, command.usage, command.schema)
+        try:
+            refuse_flags(name, words, ())
+        except ConfigError as refused:
+            words = re.split(rf"[ .]{name} ?", refused.fix)[1].split()
+    read_command_settings(name, command.schema, words)
+    assert ("sweep=mine" in words) is ("mine" in typed.split())
 
 
 def test_watching_waits_until_a_submitted_sweep_can_be_read(

@@ -94,6 +94,8 @@ def test_the_key_that_is_wrong_is_named_whole() -> None:
         ("--config-path=mine", "run --config-dir=mine"),
         ("--config-name smoke", "run experiment=smoke"),
         ("--json seed=1", "run json=true seed=1"),
+        ("algo=ppo -f", "run algo=ppo"),
+        ("algo=ppo --verbose seed=1", "run algo=ppo seed=1"),
     ],
 )
 def test_flags_are_answered_as_settings(typed: str, fix: str) -> None:

@@ -10,6 +10,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import postgres
 import psutil
@@ -17,6 +18,7 @@ import pytest
 from ended import damage_table
 from ledger import add_reports, ask, make_ledger
 from sqlalchemy import text
+from sqlalchemy.dialects.sqlite.base import SQLiteCompiler
 from sqlalchemy.exc import OperationalError
 
 from rltune.config.settings_file import FORMAT
@@ -25,6 +27,7 @@ from rltune.ledger import database
 from rltune.ledger.database import choose_journal, connect_ledger, find_network_file_system
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.storage import open_ledger, set_journal, start_ledger
+from rltune.views.sweep_view import SweepView
 
 
 @pytest.fixture
@@ -202,3 +205,22 @@ def test_the_time_limits_in_a_url_are_kept() -> None:
     limits = database._choose_time_limits("postgresql+psycopg://host/db?connect_timeout=60")
     assert limits.keys() >= {"keepalives_idle", "tcp_user_timeout"}
     assert "connect_timeout" not in limits
+
+
+def test_the_statements_of_many_files_are_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        make_ledger(tmp_path / name).close()
+    compiled: list[object] = []
+    construct = SQLiteCompiler.__init__
+
+    def note(self: SQLiteCompiler, *arguments: Any, **more: Any) -> None:
+        compiled.append(self)
+        construct(self, *arguments, **more)
+
+    monkeypatch.setattr(SQLiteCompiler, "__init__", note)
+    for name in "aab":
+        compiled.clear()
+        with closing(Ledger(f"sqlite:///{tmp_path / name / 'ledger.db'}")) as ledger:
+            assert SweepView.read(ledger).trials == ()
+    assert compiled == []

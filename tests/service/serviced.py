@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +13,10 @@ from typing import Any
 
 import requests
 import uvicorn
+from ended import make_certification, write_sweep
+from sqlalchemy import insert
 
+from rltune.ledger.database import connect_ledger
 from rltune.service.access import Access
 from rltune.service.admission import Admission
 from rltune.service.api import make_app
@@ -24,11 +28,40 @@ from rltune.service.dispatcher import Dispatcher
 from rltune.service.folder import ServiceFolder
 from rltune.service.page import Page
 from rltune.service.serving import listen
-from rltune.service.submissions import Submissions
+from rltune.service.submissions import ENDED, EVENTS, QUEUED, RUNNING, TABLE, Submissions
 from rltune.service.sweep_service import SweepService
 from tests.service.queueing import FakeProcesses, check_at_once
 
 TOKEN = "a-token"
+
+
+def write_many(folder: ServiceFolder, num_ended: int, num_waiting: int) -> None:
+    """Make up submissions and the sweeps of those that have ended, in seconds, in a service's folder.
+
+    Args:
+        folder: The folder, which a service may use already.
+        num_ended: The submissions ``ended-0``, ``ended-1``, ..., the first of which is complete, the second failed, ...
+        num_waiting: The submissions ``waiting-0``, ...
+    """
+    queue = Submissions(folder.database, folder.make_id())
+    queue.close()
+    first = write_sweep(folder.sweeps / "ended-0", 12, make_certification())
+    rows, events = [], []
+    for number in range(num_ended + num_waiting):
+        has_ended = number < num_ended
+        name = f"ended-{number}" if has_ended else f"waiting-{number - num_ended}"
+        if has_ended and number:
+            shutil.copytree(first, folder.sweeps / name)
+        state = ENDED[number % len(ENDED)] if has_ended else QUEUED
+        row = {"id": number + 1, "service": folder.make_id(), "name": name, "state": state, "position": number}
+        row |= {"overrides": ["algo=ppo", "env=cartpole", f"seed={number}"], "settings": "", "group": f"g{number % 20}"}
+        rows.append(row | {"submitted_s": 1e9 + number, "ended_s": 2e9 + number if has_ended else None})
+        events += [{"submission": number + 1, "at_s": 1e9, "state": each} for each in (QUEUED, RUNNING, state)]
+    engine = connect_ledger(folder.database)
+    with engine.begin() as connection:
+        connection.execute(insert(TABLE), rows)
+        connection.execute(insert(EVENTS), events)
+    engine.dispose()
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import threading
 import time
 from collections.abc import Callable
@@ -64,6 +65,27 @@ def test_many_submissions_at_once_delay_no_other_request(tmp_path: Path) -> None
             thread.join(60)
         assert len(service.client.list()) == 60
     assert (statuses, check.most) == ([201] * 60, 2)
+
+
+def test_health_is_answered_at_once_while_many_submit(tmp_path: Path) -> None:
+    def check(act: object, *arguments: object, is_wanted: Callable[[], bool]) -> CheckedSweep:
+        time.sleep(0.02)
+        return CheckedSweep(str(arguments[2]), (), "")
+
+    statuses, waits_s = list[int](), list[float]()
+    with run_service(tmp_path / "outputs", run_check=check) as service:
+        threads = [
+            threading.Thread(target=lambda name: statuses.append(submit(service, name)), args=(f"s{number}",))
+            for number in range(48)
+        ]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            began_s = time.monotonic()
+            assert service.ask("GET", "/health").status_code == 200
+            waits_s.append(time.monotonic() - began_s)
+    assert statuses == [201] * 48
+    assert statistics.median(waits_s) < 0.1
 
 
 def test_a_submission_that_its_client_gives_up_is_not_accepted(tmp_path: Path) -> None:

@@ -13,9 +13,10 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from ended import write_sweep
+from ended import make_certification, write_sweep
 
 from rltune.errors import RltuneError, UnavailableError
+from rltune.service.models import CheckDescription
 from rltune.views.description import describe
 from rltune.views.sweep_view import load_view
 from tests.service.serviced import TOKEN, Serviced, run_service
@@ -49,7 +50,10 @@ def test_a_sweep_is_submitted_shown_and_stopped(service: Serviced) -> None:
 
 def test_a_sweep_is_checked_without_being_submitted(service: Serviced) -> None:
     before = names(service)
-    assert service.client.check_sweep("algo=ppo", "seed=3", name="asked")["name"] == "asked"
+    plan = service.client.check_sweep("algo=ppo", "seed=3", "budget.trials=7", name="asked")
+    assert (plan["name"], plan["seed"], plan["trials"]) == ("asked", 3, 7)
+    assert plan.keys() == CheckDescription.__annotations__.keys()
+    assert service.client.check_sweep("algo=ppo")["name"] is None
     with pytest.raises(RltuneError) as refused:
         service.client.check_sweep("budget.trails=3")
     assert refused.value.key == "budget.trails"
@@ -156,6 +160,43 @@ def test_each_refusal_has_its_status_and_the_same_parts(
     assert answer.headers.get("Allow") == ("GET, POST" if status == 405 else None)
 
 
+@pytest.mark.parametrize(
+    ("body", "kind", "key", "place"),
+    [
+        ('{"overrides": []}', "application/x-www-form-urlencoded", "Content-Type", ""),
+        ('{"overrides": []}', "", "Content-Type", ""),
+        ("{bad", "application/json", "body", "line 1, column 2"),
+        ('{"overrides":\n  [algo=ppo]}', "application/json", "body", "line 2, column 4"),
+        ("", "application/json", "body", ""),
+        ("[]", "application/json", "body", ""),
+    ],
+)
+def test_a_body_that_is_no_json_is_answered_with_the_place(
+    service: Serviced, body: str, kind: str, key: str, place: str
+) -> None:
+    answer = service.ask("POST", "/api/sweeps", data=body, headers=BEARER | ({"Content-Type": kind} if kind else {}))
+    parts = answer.json()
+    assert (answer.status_code, parts["key"], parts["exit_code"]) == (422, key, 2)
+    assert place in parts["error"]
+    assert ("Content-Type: application/json" in parts["try"]) is (key == "Content-Type")
+
+
+def test_a_list_of_some_states_has_no_others(tmp_path: Path) -> None:
+    with run_service(tmp_path / "outputs") as service:
+        for name, state in (("a", "running"), ("b", "queued"), ("c", "failed"), ("d", "complete")):
+            service.queue.change(service.queue.add(name, []), state=state)
+        assert [sweep["name"] for sweep in service.client.list(state="failed")] == ["c"]
+        assert {sweep["name"] for sweep in service.client.list(state=["running", "queued"])} == {"a", "b"}
+        assert service.ask("GET", "/api/sweeps?state=runing", headers=BEARER).json()["key"] == "state"
+
+
+def test_openapi_needs_no_token_and_describes_results(service: Serviced) -> None:
+    paths = service.ask("GET", "/api/openapi.json").json()["paths"]
+    for path, name in (("/sweeps/{name}/result", "SweepResult"), ("/comparison", "ComparisonDescription")):
+        answer = paths[f"/api{path}"]["get"]["responses"]["200"]["content"]["application/json"]
+        assert answer["schema"]["$ref"].rpartition("/")[2] == name
+
+
 def test_a_request_that_fails_later_and_one_that_crashes_have_the_same_parts(
     service: Serviced, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,16 +249,19 @@ def test_every_curl_line_of_the_docs_is_answered(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "service.md").read_text()
     (block,) = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
     setting, *lines = block.splitlines()
-    assert len(lines) == 13
+    assert len(lines) == 15
     with run_service(tmp_path / "outputs") as service:
         for line in lines:
             folder = service.sweeps.folder.sweeps / "first"
             if "result" in line or "enqueue" in line:
-                write_sweep(folder, 2, None, "complete", "budget.trials=5")
+                write_sweep(folder, 4, make_certification(), "complete", "budget.trials=5")
+            if "comparison" in line:
+                service.queue.add("second", [])
+                write_sweep(folder.with_name("second"), 4, make_certification())
             if "events" in line:
                 shutil.rmtree(folder)  # It has other settings than what the next lines resume.
-            if "retry" in line:
-                continue  # nothing has failed
+            if "retry" in line or "policy" in line:
+                continue  # nothing has failed, and no trial has a checkpoint
             known = os.environ | {"RLTUNE_SERVICE": service.address, "RLTUNE_SERVICE_TOKEN": TOKEN}
             typed = ["bash", "-c", f"{setting}; {line}"]
             done = subprocess.run(typed, env=known, cwd=tmp_path, capture_output=True, text=True)

@@ -78,7 +78,7 @@ def test_no_made_up_request_meets_a_fault_or_an_answer_that_is_not_documented(tm
         # A setting that no schema can know to be wrong is refused as well.
         unknowable = [schemathesis.checks.CHECKS.get_one("positive_data_acceptance")]
         operations = [result.ok() for result in api.get_all_operations()]
-        assert len(operations) == 9
+        assert len(operations) == 16
         for operation in operations:
 
             @settings(**FEW)

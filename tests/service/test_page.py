@@ -16,7 +16,7 @@ from rltune.errors import RltuneError
 from rltune.ledger.storage import open_ledger
 from rltune.service.page import LOG_BYTES, read_arguments, spell_form
 from rltune.service.processes import Ending
-from rltune.service.submissions import ENDED
+from rltune.service.submissions import STATES
 from tests.service.browser import Browser, open_browser
 from tests.service.serviced import TOKEN, Serviced, run_service
 
@@ -154,7 +154,7 @@ def test_a_row_has_what_the_browser_filters_and_sorts_by(service: Serviced) -> N
     write_sweep(service.sweeps.folder.sweeps / "s", 4)
     page = service.ask("GET", "/", headers=service.log_in()).text
     assert re.findall(r'<tr data-state="(\w+)" data-group="(\w*)"', page) == [("queued", "night"), ("complete", "")]
-    assert re.findall(r"<option>(\w+)</option>", page) == [*("running", "queued", *ENDED), "night"]
+    assert re.findall(r"<option>(\w+)</option>", page) == [*STATES, "night"]
     assert re.findall(r'data-label="(\w+)"[^>]*data-sort="([^"]+)"', page) == [("Done", "100"), ("Best", "30.0")]
 
 

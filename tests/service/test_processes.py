@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import sqlite3
 import subprocess
@@ -72,7 +73,9 @@ def test_a_sweep_reads_its_settings_and_shows_none(folder: ServiceFolder, tmp_pa
         "cluster": {"num_cpus": 1},
     }
     assert request["typed"].endswith(" seed=3 'name=a b'")
-    assert "seed" not in folder.log_of("1.10").read_text()
+    heading = folder.log_of("1.10").read_text().splitlines()[0]
+    assert shlex.split(heading.partition(": ")[2])[-3:] == ["seed=3", "name=a b", "name=1.10"], "a person can type it"
+    assert "num_cpus" not in heading
 
 
 def test_variables_stay_unresolved_on_the_way(folder: ServiceFolder) -> None:

@@ -43,10 +43,13 @@ def test_a_setting_that_is_given_again_takes_the_others_place(queue: Submissions
 
 def test_a_name_that_waits_or_runs_is_taken(queue: Submissions) -> None:
     one = queue.add("twice", ["seed=1"])
+    problems = set()
     for state in (QUEUED, RUNNING):
         queue.change(queue.get("twice"), state=state)
-        with pytest.raises(StudyError, match="name=twice"):
+        with pytest.raises(StudyError, match="name=twice") as refused:
             queue.add("twice", ["seed=2"])
+        problems.add(refused.value.problem)
+    assert len(problems) == 2, "whether it waits or runs"
     assert queue.get("twice").id == one.id
     queue.change(queue.get("twice"), state=REFUSED)
     assert queue.add("twice", ["seed=2"]).overrides == ("seed=2",), "a refused one left nothing behind"

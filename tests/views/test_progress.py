@@ -121,7 +121,7 @@ def test_a_resumed_sweep_counts_all_trials(draw):
     sweep.end(0, "COMPLETE")
     sweep.end(1, "RUNNING")
     view = sweep.draw()
-    assert "2 started before: 1 ended, 1 unfinished" in sweep.printed[0]
+    assert "2 begun so far: 1 ended, 1 unfinished" in sweep.printed[0]
     assert describe_progress(view)[0] == "1 complete, 1 interrupted of 4"
     sweep.ledger.trials.start(1)
     sweep.draw(20.0)

@@ -172,7 +172,7 @@ def test_a_stop_from_elsewhere_ends_it_as_an_interrupt(requested: Requested) -> 
 
 def test_who_watched_saw_it_to_its_end(requested: Requested) -> None:
     assert requested.watched.code == 130, requested.watched.out
-    assert "started before: " in requested.watched.out
+    assert "begun so far: " in requested.watched.out
     assert "mine: interrupted" in requested.watched.out
 
 

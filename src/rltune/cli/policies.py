@@ -33,17 +33,17 @@ EVALUATED = ("id", "kwargs", "wrappers", "per_copy", "max_copies", "restarts", "
 
 
 def take_remote_policy(settings: PolicyConfig) -> None:
-    """Unpack ``policy=sweep:<name>`` into a temporary folder if the service in RLTUNE_SERVICE has that sweep.
+    """Unpack ``policy=sweep:<name>`` or ``sweep:<name>/<trial>`` if the service in RLTUNE_SERVICE has that sweep.
 
-    The folder is named in the settings then, and deleted when this process ends.
+    The temporary folder is named in the settings then, and deleted when this process ends.
     """
-    name = settings.policy.removeprefix("sweep:")
+    name, _, trial = settings.policy.removeprefix("sweep:").partition("/")
     served = RequestConfig(sweep=name, output_dir=settings.output_dir, storage=settings.storage, study=settings.study)
-    is_winner = settings.policy.startswith("sweep:") and "/" not in name  # A service gives no policies of trials.
-    if is_winner and (remote := find_remote_sweep(served)):
+    is_asked = settings.policy.startswith("sweep:") and (trial.isdigit() or not trial)
+    if is_asked and (remote := find_remote_sweep(served)):
         folder = tempfile.mkdtemp(prefix="rltune-policy-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        settings.policy = str(remote.client.policy(remote.name, folder))
+        settings.policy = str(remote.client.policy(remote.name, folder, int(trial) if trial else None))
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The commands that only read sweeps: list, show, watch, report and compare."""
+"""The commands that only read sweeps: show, watch, report and compare."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rltune.cli.application.answer import Answer
 from rltune.cli.application.command import (
@@ -22,55 +22,16 @@ from rltune.cli.submitted import (
     find_remote_sweep,
     find_service,
     find_submission,
-    list_submissions,
     print_submission,
-    print_submissions,
     wait_for_start,
     watch_remote,
 )
-from rltune.compose.groups import list_conf_dirs
-from rltune.errors import ABSENT, EXIT_TRY_AGAIN, ConfigError, RltuneError, StudyError, choices
+from rltune.errors import ABSENT, EXIT_TRY_AGAIN, ConfigError, StudyError
 from rltune.formatting import spell_command
 
-
-def list_options(words: Sequence[str]) -> list[str] | Answer:
-    """List the options of a config group if the command line is ``list envs``, ``list spaces`` or the like.
-
-    Raises:
-        ConfigError: There is no such group to list.
-    """
-    if not words or "=" in words[0] or words[0].startswith("-"):
-        return [*words]
-    from rltune.views.available import KINDS, list_available, show_available
-
-    if words[0] not in KINDS:
-        raise RltuneError(f"{words[0]}: nothing to list", choices(words[0], KINDS), spell_command("list envs"))
-    folders = [Path(words[index + 1]) for index, word in enumerate(words[:-1]) if word == "--config-dir"]
-    headings, rows = list_available(words[0], [*list_conf_dirs(), *folders])
-    data = {words[0]: [dict(zip(headings, row, strict=True)) for row in rows]}
-    return Answer(data, lambda: show_available(words[0], headings, rows))
-
-
-@command("list", ServedConfig, prepare=list_options)
-def list_sweeps(settings: ServedConfig) -> Answer:
-    """List the sweeps, or the files of a group such as envs or spaces."""
-    every, is_served = list_submissions(settings)
-    submissions = [submission for submission in every if submission["state"] in ("running", "queued", "refused")]
-    from rltune.views import tables
-    from rltune.views.description import summarize_all
-
-    if remote := find_remote(settings):
-        begun = sorted((submission for submission in every if submission["sweep"]), key=lambda each: each["begun"])
-        place, sweeps = remote.address, [submission["sweep"] for submission in begun]
-    else:
-        ref = make_sweep_ref(settings)
-        place, sweeps = str(ref.root), summarize_all(tables.read_sweeps(ref))
-
-    def show() -> None:
-        print_submissions(submissions, is_served)
-        tables.list_sweeps(sweeps, place, starter="submit" if remote else "run")
-
-    return Answer({"sweeps": sweeps, "submissions": submissions, "service": is_served}, show)
+if TYPE_CHECKING:
+    from rltune.service.client import Client
+    from rltune.views.comparison import Comparison
 
 
 @command("show sweep=latest", RequestConfig)
@@ -163,44 +124,57 @@ class CompareConfig(ServedConfig):
 @command("compare sweeps=[a,b]", CompareConfig)
 def compare(settings: CompareConfig) -> Answer:
     """Compare sweeps on one environment."""
-    sweeps = settings.sweeps if settings.group is None else list_group(settings)
+    client = find_service(settings) if settings.group is not None else None
+    sweeps = settings.sweeps if settings.group is None else list_group(settings.group, client)
     if not sweeps:
         raise ConfigError(
             "sweeps", ABSENT, "has no value", "sweeps' names", spell_command("compare sweeps=[first,second]")
         )
+    comparison = compare_remote(settings, sweeps) or compare_here(settings, sweeps)
+    files = comparison.save(Path(settings.out).expanduser().absolute())
+    data = {**comparison.to_dict(), "files": files}
+    return Answer(data, lambda: print(comparison.markdown(), *files, sep="\n"))
+
+
+def compare_here(settings: CompareConfig, sweeps: Sequence[str]) -> Comparison:
+    """Compare sweeps whose folders are on this machine, or in their storage."""
     from rltune.ledger.sweep_ref import SweepRef
 
     folders = [SweepRef.of(sweep, settings.output_dir, settings.storage).folder("sweeps") for sweep in sweeps]
     # Imported after the names are checked, because SQLAlchemy loads slowly.
     from rltune.views.comparison import compare_sweeps
 
-    comparison = compare_sweeps(folders, ledger_url=settings.study.storage)
-    files = comparison.save(Path(settings.out).expanduser().absolute())
-    data = {
-        "environment": comparison.env,
-        "objective": comparison.objective.label,
-        "direction": comparison.objective.direction,
-        "sweeps": comparison.rows,
-        "notes": comparison.notes,
-        "files": files,
-    }
-    return Answer(data, lambda: print(comparison.markdown(), *files, sep="\n"))
+    return compare_sweeps(folders, ledger_url=settings.study.storage)
 
 
-def list_group(settings: CompareConfig) -> list[str]:
+def compare_remote(settings: CompareConfig, sweeps: Sequence[str]) -> Comparison | None:
+    """Let the service that the user named compare its sweeps; None without one, or if none of these are its own.
+
+    Raises:
+        StudyError: One of them is not the service's, and so cannot be compared with those that are.
+    """
+    client = find_remote(settings)
+    names = {sweep["name"] for sweep in client.list()} if client else set()
+    if client is None or not names & {*sweeps}:
+        return None
+    from rltune.views.comparison import Comparison
+
+    return Comparison.from_dict(client.compare(*sweeps))
+
+
+def list_group(group: str, client: Client | None) -> list[str]:
     """List the names of the complete sweeps that were submitted with ``group=NAME``, in the order of submission.
 
     Raises:
         ConfigError: No service runs, or it has no complete sweep of the group.
     """
-    client = find_service(settings)
-    sweeps = client.list(settings.group) if client else []
+    sweeps = client.list(group) if client else []
     sweeps.sort(key=lambda sweep: (str(sweep["submitted"]), sweep["id"]))
     complete = [sweep["name"] for sweep in sweeps if sweep["state"] == "complete"]
     if not complete:
         raise ConfigError(
             "group",
-            settings.group,
+            group,
             f": {'no sweep of this group is complete' if client else 'no service runs'}",
             "a group whose sweeps were submitted, and have ended",
             spell_command("list") if client else spell_command("serve"),

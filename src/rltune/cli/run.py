@@ -7,7 +7,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +58,11 @@ def check(jobs: Sequence[Job]) -> Answer:
     from rltune.driver.plan import describe_plan
     from rltune.driver.starting import check_new_or_begun
 
-    sweeps = [{"name": config.name, **describe_plan(check_new_or_begun(config))} for config in configs]
+    return answer_check([{"name": config.name, **describe_plan(check_new_or_begun(config))} for config in configs])
+
+
+def answer_check(sweeps: Sequence[Mapping[str, Any]]) -> Answer:
+    """Answer ``check=true`` with the plans of the sweeps, which were checked here or by a service."""
 
     def show() -> None:
         for sweep in sweeps:

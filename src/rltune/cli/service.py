@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from rltune.cli.application.answer import Answer
 from rltune.cli.application.command import ServiceConfig, command
 from rltune.cli.application.composed import ComposedCommand
 from rltune.cli.application.multirun import Job, read_start
+from rltune.cli.run import answer_check
 from rltune.cli.submitted import find_service
 from rltune.compose.composing import read_request, store_schema
 from rltune.config.bounds import Checked, bounded
@@ -87,13 +87,7 @@ def store_run_schema(words: list[str]) -> list[str]:
 def check_submissions(jobs: Sequence[Job]) -> Answer:
     """Let the service check sweeps for ``check=true`` without submitting them."""
     client = _open_client(jobs)
-    checked = [client.check_sweep(*_list_words(job)) for job in jobs]
-
-    def show() -> None:
-        for each in checked:
-            print(f"{each['name']} can be submitted to {client.address}: {shlex.join(each['overrides'])}")
-
-    return Answer({"ok": True, "sweeps": checked}, show)
+    return answer_check([client.check_sweep(*_list_words(job)) for job in jobs])
 
 
 def _open_client(jobs: Sequence[Job]) -> Client:
@@ -127,15 +121,19 @@ def submit(jobs: Sequence[Job]) -> Answer:
     submissions = []
     for job in jobs:
         submissions.append(client.submit(*_list_words(job), group=group))
-        print(f"{submissions[-1]['name']}: {submissions[-1]['in_words']}", flush=True)
+        # Of several, the first one may start, and so change the positions of the others, before the last is submitted.
+        state = "submitted" if len(jobs) > 1 else submissions[-1]["in_words"]
+        print(f"{submissions[-1]['name']}: {state}", flush=True)
     first_name = submissions[0]["name"]
     page = f"{client.address}/sweeps/{first_name}"
 
     def show() -> None:
-        print(f"watch it:  {spell_command(f'logs sweep={first_name} follow=true')}")
         if len(submissions) > 1:
-            print(f"afterwards: {spell_command(f'compare group={group}')}")
-        print(f"page:      {page}")
+            print(f"list them:   {spell_command(f'list group={group}')}")
+        print(f"watch it:    {spell_command(f'watch sweep={first_name}')}")
+        if len(submissions) > 1:
+            print(f"afterwards:  {spell_command(f'compare group={group}')}")
+        print(f"page:        {page}")
 
     return Answer({"sweeps": submissions, "group": group, "page": page}, show)
 
@@ -171,17 +169,19 @@ def logs(settings: LogsConfig) -> Answer:
     """Print the log of a submitted sweep."""
     from rltune.service.client import Client
 
-    file = ServiceFolder(settings.output_dir).log_of(settings.sweep)
-    if not settings.follow and file.is_file() and find_service(settings) is None:
-        text = clean_text(file.read_text(errors="replace").replace("\r\n", "\n").replace("\r", "\n"))
-        print(text, end="", flush=True)
-        return Answer({"name": settings.sweep, "log": text})
-    client = Client(settings.service.address, output_dir=settings.output_dir)
-    if position := client.show(settings.sweep)["queue"]:
-        print(f"{settings.sweep}: number {position} in the queue; its log begins when its turn comes", file=sys.stderr)
+    folder, client, description = ServiceFolder(settings.output_dir), find_service(settings), {"name": settings.sweep}
+    raw: Iterable[str]
+    if client is None and not settings.follow and folder.log_of(settings.sweep).is_file():
+        raw = [folder.log_of(settings.sweep).read_text(errors="replace")]
+    else:
+        client = client or Client(settings.service.address, output_dir=settings.output_dir)
+        description = client.show(settings.sweep)
+        if position := description["queue"]:
+            waiting = f"{settings.sweep}: number {position} in the queue; its log begins when its turn comes"
+            print(waiting, file=sys.stderr)
+        raw = client.logs(settings.sweep, follow=settings.follow)
     parts = []
-    for raw in client.logs(settings.sweep, follow=settings.follow):
-        part = clean_text(raw.replace("\r\n", "\n").replace("\r", "\n"))  # An environment prints what it likes.
-        print(part, end="", flush=True)
-        parts.append(part)
-    return Answer({**client.show(settings.sweep), "log": "".join(parts)})
+    for part in raw:
+        parts.append(clean_text(part.replace("\r\n", "\n").replace("\r", "\n")))  # An environment prints anything.
+        print(parts[-1], end="", flush=True)
+    return Answer({**(client.show(settings.sweep) if client else description), "log": "".join(parts)})

@@ -58,7 +58,12 @@ def find_service(settings: Served) -> Client | None:
 def find_remote(settings: ServedConfig) -> Client | None:
     """Return a client of the service that the user named; None without one, or if its sweeps are in this folder."""
     client = find_service(settings)
-    return client if client and client.address != ServiceFolder(settings.output_dir).read_address() else None
+    return client if is_remote(client, settings) else None
+
+
+def is_remote(client: Client | None, settings: ServedConfig) -> bool:
+    """Return whether there is a service, and its sweeps are not in the folder that the settings name."""
+    return client is not None and client.address != ServiceFolder(settings.output_dir).read_address()
 
 
 @dataclass(frozen=True)
@@ -118,17 +123,24 @@ def find_service_of(settings: RequestConfig) -> Client | None:
     return client if client and any(sweep["name"] == settings.sweep for sweep in client.list()) else None
 
 
-def list_submissions(settings: ServedConfig) -> tuple[Sequence[Mapping[str, Any]], bool]:
+def list_submissions(
+    settings: ServedConfig, group: str | None = None, limit: int | None = None
+) -> tuple[Client | None, Sequence[Mapping[str, Any]]]:
     """List the submitted sweeps: from the running service, or without one from the queue's database.
 
+    Args:
+        settings: Where the service is.
+        group: The group of the sweeps; None lists all.
+        limit: How many are listed; None lists all.
+
     Returns:
-        The description of each, and whether a service runs.
+        The running service, and the description of each sweep.
     """
     if client := find_service(settings):
-        return client.list(), True
+        return client, client.list(group, limit)
     folder = ServiceFolder(settings.output_dir)
     if not folder.database_file.is_file():
-        return [], False
+        return None, []
     from rltune.service.descriptions import SweepDescriptions
     from rltune.service.submissions import Submissions
 
@@ -136,17 +148,17 @@ def list_submissions(settings: ServedConfig) -> tuple[Sequence[Mapping[str, Any]
         submissions = Submissions(folder.database, folder.make_id())
     except (OSError, StudyError):
         # The queue's database was written by another user or another version of rltune.
-        return [], False
-    return SweepDescriptions(folder).list(submissions), False
+        return None, []
+    return None, SweepDescriptions(folder).list(submissions, group=group, part=slice(limit))
 
 
 def find_submission(settings: RequestConfig) -> dict[str, Any] | None:
     """Return the description of a command's sweep if it was submitted to a service, whether or not one runs now."""
-    submissions, is_served = list_submissions(settings)
+    client, submissions = list_submissions(settings)
     for submission in submissions:
         if submission["name"] == settings.sweep:
             has_folder = (Path(settings.output_dir).expanduser() / submission["name"] / SETTINGS).is_file()
-            return {**submission, "service": is_served, "has_folder": has_folder}
+            return {**submission, "service": client is not None, "has_folder": has_folder}
     return None
 
 
@@ -189,18 +201,6 @@ def watch_remote(sweep: RemoteSweep) -> Answer:
         return Answer({**submission, "exit_code": code}, exit_code=code)
     result = {**sweep.client.result(sweep.name), "exit_code": code}
     return Answer(result, lambda: print(sweep.client.table(sweep.name), end=""), code)
-
-
-def print_submissions(submissions: Sequence[Mapping[str, Any]], is_served: bool) -> None:
-    """Print the submitted sweeps that are running, queued or refused."""
-    # A sweep whose service was killed in the middle of its start is started again by the next service.
-    waiting = [submission for submission in submissions if submission["state"] == "queued" or submission["starting"]]
-    for submission in submissions if is_served else waiting:
-        print(describe_submission(submission), flush=True)
-    if waiting and not is_served:
-        print(f"no service runs here; {spell_command('serve')} continues the queue")
-    if is_served or waiting:
-        print()
 
 
 def print_submission(submission: Mapping[str, Any]) -> None:

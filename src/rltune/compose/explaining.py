@@ -9,11 +9,17 @@ from dataclasses import fields, is_dataclass
 from typing import Any, get_origin
 
 from omegaconf import Container, DictConfig, OmegaConf
-from omegaconf.errors import ConfigTypeError, GrammarParseError, InterpolationResolutionError, OmegaConfBaseException
+from omegaconf.errors import (
+    ConfigTypeError,
+    GrammarParseError,
+    InterpolationResolutionError,
+    OmegaConfBaseException,
+    ValidationError,
+)
 from yaml import YAMLError
 
 from rltune.config.advice import STOP, advise, advise_option, find_group, translate
-from rltune.config.bounds import describe_allowed, find_type, list_bounds
+from rltune.config.bounds import describe_allowed, find_type, list_bounds, name_type
 from rltune.config.capabilities import MODEL_SETTINGS, SECTIONS, find_capabilities
 from rltune.config.names import conf_dir
 from rltune.config.schema import RunConfig
@@ -154,7 +160,8 @@ def refuse_flags(root: str, words: Sequence[str], flags: Collection[str] = FLAGS
             settings.append(word)
     if root in ("run", "submit"):
         settings = [_translate_setting(setting) for setting in settings]
-    typed = " ".join(settings)
+    # A flag that has no value here has no meaning either.
+    typed = " ".join(setting for setting in settings if not setting.endswith("=") or setting in words)
     raise ConfigError(
         *split_word(refused[0]),
         ": no such flag",
@@ -267,7 +274,10 @@ def explain_key(cause: OmegaConfBaseException, root: str, schema: type, words: S
         allowed = describe_allowed(schema, str(cause.full_key)) or "a value of the key's type"
         if isinstance(default, DictConfig) and (names := [str(name) for name in default]):
             allowed, fix = f"one of its settings: {', '.join(names)}", override.replace("=", f".{names[0]}=", 1)
-        return ConfigError(*split_word(override), f": {str(cause).splitlines()[0]}", allowed, fix)
+        # OmegaConf names the types of Python.
+        name = name_type(schema, str(cause.full_key)) if isinstance(cause, ValidationError) else ""
+        problem = f"is not {name}" if name else f": {str(cause).splitlines()[0]}"
+        return ConfigError(*split_word(override), problem, allowed, fix)
     if root == "resume" and find_type(RunConfig, str(cause.full_key)):
         return _explain_fixed(override, siblings)
     return explain_unknown(override, str(cause.full_key), _read_settings(cause, schema), help_line)

@@ -143,11 +143,17 @@ def describe_allowed(schema: type, key: str) -> str:
         return "{name: value}"
     if any(get_origin(part) is list for part in types):
         return "a list, such as [first,second]" + (", or null" if type(None) in types else "")
-    name = next((TYPES[part] for part in types if part in TYPES), "")
+    name = name_type(schema, key)
     if bounds is not None:
         name = str(bounds) if bounds.minimum is None else f"{name}, {bounds}"
     comma = "," if bounds is not None else ""
     return f"{name}{comma} or null" if name and type(None) in types else name
+
+
+def name_type(schema: type, key: str) -> str:
+    """Name the type of a setting's values, such as ``a whole number``; empty for one that has no name."""
+    kind = find_type(schema, key)
+    return next((TYPES[part] for part in (kind, *get_args(kind)) if part in TYPES), "")
 
 
 @functools.cache

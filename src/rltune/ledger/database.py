@@ -22,7 +22,19 @@ from typing import Any
 from urllib.parse import quote
 
 import psutil
-from sqlalchemy import Connection, Engine, MetaData, Table, create_engine, event, inspect, make_url, text
+from sqlalchemy import (
+    Connection,
+    Dialect,
+    Engine,
+    MetaData,
+    QueuePool,
+    Table,
+    create_engine,
+    event,
+    inspect,
+    make_url,
+    text,
+)
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.schema import CreateColumn, CreateSchema
@@ -47,6 +59,8 @@ TIMEOUT_S = 60.0  # A SQLite statement waits this long for a lock of another pro
 # The PostgreSQL driver raises the same exception class for a wrong login and for a server that is down, so a wrong
 # login is recognized by its message.
 _REFUSED = re.compile(r"authentication failed|no password supplied|does not exist|no pg_hba\.conf entry")
+# The compiled statements of all files: a dictionary, because the statements of a ledger are a few dozen.
+_COMPILED: dict[Any, Any] = {}
 logger = logging.getLogger(__name__)
 
 
@@ -69,12 +83,25 @@ def connect_ledger(url: str) -> Engine:
             event.listen(engine, "connect", _limit_transactions)
             return engine.execution_options(schema_translate_map={None: SCHEMA})
         return engine
-    file = Path(make_url(url).database or "")
-    engine = create_engine(url, creator=functools.partial(connect_file, file))
+    parsed, dialect = make_url(url), _make_file_dialect()
+    file = Path(parsed.database or "")
+    connect: Any = functools.partial(connect_file, file)  # SQLAlchemy's protocol of a connection is narrower.
+    engine = Engine(QueuePool(connect, dialect=dialect), dialect, parsed)
     event.listen(engine, "connect", set_pragmas)
     event.listen(engine, "connect", _complete_older_table)
     event.listen(engine, "handle_error", functools.partial(_name_damaged_file, file))
-    return engine
+    return engine.execution_options(compiled_cache=_COMPILED)
+
+
+@functools.cache
+def _make_file_dialect() -> Dialect:
+    """Make the dialect that the engines of all files share, and with it `_COMPILED`.
+
+    An engine of its own would compile each statement anew, which takes longer than to read a small ledger.
+    """
+    engine = create_engine("sqlite://")
+    with engine.connect():  # The first connection tells the dialect what this SQLite can do.
+        return engine.dialect
 
 
 def _name_damaged_file(file: Path, context: ExceptionContext) -> None:

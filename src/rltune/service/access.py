@@ -27,6 +27,7 @@ from rltune.errors import ABSENT, RltuneError
 READING = ("GET", "HEAD")
 LOGIN = "/login"
 HEALTH = "/health"  # For probes, which have no token.
+OPENAPI = "/api/openapi.json"  # For generators of clients; it has nothing of the service's sweeps.
 METRICS = "/metrics"  # For Prometheus, which has the token and reads no pages.
 LOGGED_IN = "logged_in"
 SESSION_S = 365 * 24 * 3600  # A browser stays logged in for a year.
@@ -94,7 +95,7 @@ class Access:
             AccessError: The request is refused.
         """
         has_token = credentials is not None and self.is_token(credentials.credentials)
-        is_open = request.url.path in (LOGIN, HEALTH)
+        is_open = request.url.path in (LOGIN, HEALTH, OPENAPI)
         is_logged_in = credentials is None and (request.session.get(LOGGED_IN) or is_open)
         if not (has_token or is_logged_in):
             raise AccessError(

@@ -6,7 +6,7 @@ import io
 import json
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rltune.errors import (
+    ABSENT,
     ConfigError,
     PolicyError,
     RltuneError,
@@ -26,13 +27,15 @@ from rltune.errors import (
     choices,
     describe_exception,
 )
-from rltune.service.access import HEALTH, LOGIN, METRICS, READING, Access, AccessError
+from rltune.service.access import HEALTH, LOGIN, METRICS, OPENAPI, READING, Access, AccessError
 from rltune.service.admission import RECEIVE, Admission
 from rltune.service.descriptions import describe_event
+from rltune.service.documents import SweepResult
 from rltune.service.metrics import CONTENT_TYPE, write_metrics
 from rltune.service.models import (
     CheckBody,
     CheckDescription,
+    ComparisonDescription,
     EnqueueBody,
     EventDescription,
     Refusal,
@@ -41,14 +44,15 @@ from rltune.service.models import (
     SubmitBody,
     SweepDescription,
 )
-from rltune.service.submissions import UnknownSubmissionError
+from rltune.service.submissions import STATES, UnknownSubmissionError
 from rltune.service.sweep_service import SweepService
 from rltune.views.html import render_page
 from rltune.views.tables import show_sweep
 
 logger = logging.getLogger(__name__)
 API = "/api/"
-TRY = f"see docs/service.md, or {API}openapi.json"
+StateName = Literal["queued", "running", "complete", "failed", "interrupted", "refused"]
+TRY = f"see docs/service.md, or {OPENAPI}"
 NEXT = "X-Next"  # The response header with the byte at which the next request for a sweep's log should start.
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
@@ -68,7 +72,8 @@ REFUSALS = {  # The HTTP statuses of refused requests, and what they mean.
     503: "Something that the request needs does not work at the moment.",
 }
 CREATED = {"headers": {"Location": {"schema": {"type": "string"}}}}
-ARCHIVE: dict[str, Any] = {"content": {"application/zip": {}}}
+BYTES = "application/octet-stream"  # Generators of clients know it, and not application/zip.
+ARCHIVE: dict[str, Any] = {"content": {BYTES: {"schema": {"type": "string", "format": "binary"}}}}
 LOG = {"content": {"text/plain": {}}, "headers": {NEXT: {"schema": {"type": "string"}}}}
 
 
@@ -91,7 +96,7 @@ def make_app(service: SweepService, access: Access, admission: Admission) -> Fas
     app.include_router(make_router(service, admission))
     # The login page needs these files, so they are served without a token.
     app.mount("/static", StaticFiles(packages=[("rltune.service", "static")]))
-    app.add_api_route(f"{API}openapi.json", app.openapi, include_in_schema=False)
+    app.add_api_route(OPENAPI, app.openapi, include_in_schema=False)
     app.add_api_route(HEALTH, respond_healthy, include_in_schema=False)
     app.add_api_route(METRICS, lambda: respond_metrics(service), include_in_schema=False)
     access.protect(app)
@@ -135,7 +140,12 @@ async def add_headers(request: Request, respond: Callable[[Request], Awaitable[R
 
 
 def make_router(service: SweepService, admission: Admission) -> APIRouter:
-    """Make the routes of the REST API."""
+    """Make the routes of the REST API.
+
+    Descriptions are returned as responses: FastAPI would check each against its model, of which OpenAPI is made. A list
+    of hundreds of sweeps would take as long again, and a ledger of an earlier version may lack a key.
+    """
+    submitted, changed = declare(403, 409, 413) | {201: CREATED}, declare(403, 404, 409, 413)
     query_check = Depends(refuse_unknown_parameters)
     router = APIRouter(prefix="/api", responses=declare(400, 401, 422, 503), dependencies=[query_check])
 
@@ -144,37 +154,44 @@ def make_router(service: SweepService, admission: Admission) -> APIRouter:
         """Say that the service responds and accepts the token."""
         return await respond_healthy()
 
-    @router.get("/sweeps")
+    @router.get("/sweeps", response_model=list[SweepDescription])
     def list_sweeps(
         group: str | None = None,
+        state: Annotated[list[StateName] | None, Query()] = None,
         limit: Annotated[int | None, Query(ge=1)] = None,
         offset: Annotated[int, Query(ge=0)] = 0,
-    ) -> list[SweepDescription]:
-        """Describe the sweeps of a group, or all: those that run, those that wait, then those that have ended."""
-        return service.list(group, limit, offset)
+    ) -> Response:
+        """Describe the sweeps of a group, or all: those that run, those that wait, then those that have ended.
 
-    @router.post("/sweeps", status_code=201, responses=declare(403, 409, 413) | {201: CREATED})
-    async def submit(body: SubmitBody, request: Request, response: Response) -> SweepDescription:
+        Those in some states are ``?state=running&state=queued``.
+        """
+        return JSONResponse(service.list(group, limit, offset, state or STATES))
+
+    @router.post("/sweeps", status_code=201, response_model=SweepDescription, responses=submitted)
+    async def submit(body: SubmitBody, request: Request) -> Response:
         """Put a sweep into the queue."""
         sweep = await admission.run(request, service.submit, body.overrides, body.name, body.group)
-        response.headers["Location"] = f"{API}sweeps/{quote(sweep['name'])}"
-        return sweep
+        return JSONResponse(sweep, 201, {"Location": f"{API}sweeps/{quote(sweep['name'])}"})
 
-    @router.post("/checks", responses=declare(403, 409, 413))
-    async def check(body: CheckBody, request: Request) -> CheckDescription:
-        """Check a sweep as far as a submission is checked, without submitting it."""
-        checked = await admission.run(request, service.check, body.overrides, body.name)
-        return {"name": checked.name, "overrides": [*checked.overrides]}
+    @router.post("/checks", response_model=CheckDescription, responses=declare(403, 409, 413))
+    async def check(body: CheckBody, request: Request) -> Response:
+        """Check a sweep as far as a submission is checked, without submitting it, and say what it costs at most."""
+        return JSONResponse(await admission.run(request, service.describe_check, body.overrides, body.name))
 
-    @router.get("/sweeps/{name}", responses=declare(404))
-    def show(name: str) -> SweepDescription:
+    @router.get("/comparison", response_model=ComparisonDescription, responses=declare(404, 409))
+    def compare(sweeps: Annotated[list[str], Query(min_length=1)]) -> Response:
+        """Compare the winners of sweeps on one environment with that of the first: ``?sweeps=first&sweeps=second``."""
+        return JSONResponse(service.compare(sweeps).to_dict())
+
+    @router.get("/sweeps/{name}", response_model=SweepDescription, responses=declare(404))
+    def show(name: str) -> Response:
         """Describe a sweep: its state, its position in the queue, its progress and its best score."""
-        return service.show(name)
+        return JSONResponse(service.show(name))
 
-    @router.get("/sweeps/{name}/result", responses=declare(404, 409))
-    def result(name: str) -> dict[str, Any]:
+    @router.get("/sweeps/{name}/result", response_model=SweepResult, responses=declare(404, 409))
+    def result(name: str) -> Response:
         """Return what ``rltune show json=true`` has of a sweep that has begun: how it ended, its winner and trials."""
-        return service.descriptions.describe(service.submissions.get(name))
+        return JSONResponse(service.descriptions.describe(service.submissions.get(name)))
 
     @router.get("/sweeps/{name}/table", response_class=PlainTextResponse, responses=declare(404, 409))
     def table(name: str) -> str:
@@ -184,10 +201,10 @@ def make_router(service: SweepService, admission: Admission) -> APIRouter:
         return text.getvalue()
 
     @router.get("/sweeps/{name}/policy", response_class=Response, responses=declare(404, 409) | {200: ARCHIVE})
-    def policy(name: str) -> Response:
-        """Return the policy of the winner, or of the best trial so far, as a ZIP archive of the folder to load."""
+    def policy(name: str, trial: Annotated[int | None, Query(ge=0)] = None) -> Response:
+        """Return the policy of a trial, of the winner or of the best trial so far, as a ZIP archive of its folder."""
         service.submissions.get(name)
-        return Response(service.pack_policy(name), media_type="application/zip")
+        return Response(service.pack_policy(name, trial), media_type=BYTES)
 
     @router.get("/sweeps/{name}/events", responses=declare(404))
     def events(name: str) -> list[EventDescription]:
@@ -207,25 +224,25 @@ def make_router(service: SweepService, admission: Admission) -> APIRouter:
         text, next_start = service.folder.read_log(name, start)
         return PlainTextResponse(text, headers={NEXT: str(next_start)})
 
-    @router.post("/sweeps/{name}/stop", responses=declare(403, 404, 409))
-    def stop(name: str) -> SweepDescription:
+    @router.post("/sweeps/{name}/stop", response_model=SweepDescription, responses=declare(403, 404, 409))
+    def stop(name: str) -> Response:
         """End a sweep cleanly, so that it can be resumed, or take it from the queue."""
-        return service.stop(name)
+        return JSONResponse(service.stop(name))
 
-    @router.post("/sweeps/{name}/resume", responses=declare(403, 404, 409, 413))
-    async def resume(name: str, request: Request, body: ResumeBody | None = None) -> SweepDescription:
+    @router.post("/sweeps/{name}/resume", response_model=SweepDescription, responses=changed)
+    async def resume(name: str, request: Request, body: ResumeBody | None = None) -> Response:
         """Put a sweep that has ended at the queue's end, perhaps with other settings."""
-        return await admission.run(request, service.resume, name, body.overrides if body else [])
+        return JSONResponse(await admission.run(request, service.resume, name, body.overrides if body else []))
 
-    @router.post("/sweeps/{name}/retry", responses=declare(403, 404, 409, 413))
-    def retry(name: str, body: RetryBody | None = None) -> SweepDescription:
+    @router.post("/sweeps/{name}/retry", response_model=SweepDescription, responses=changed)
+    def retry(name: str, body: RetryBody | None = None) -> Response:
         """Try failed trials again, with their numbers and values."""
-        return service.retry(name, body.trials if body else None)
+        return JSONResponse(service.retry(name, body.trials if body else None))
 
-    @router.post("/sweeps/{name}/enqueue", responses=declare(403, 404, 409, 413))
-    def enqueue(name: str, body: EnqueueBody) -> SweepDescription:
+    @router.post("/sweeps/{name}/enqueue", response_model=SweepDescription, responses=changed)
+    def enqueue(name: str, body: EnqueueBody) -> Response:
         """Have a sweep try a configuration next."""
-        return service.enqueue(name, body.space)
+        return JSONResponse(service.enqueue(name, body.space))
 
     return router
 
@@ -255,7 +272,7 @@ def respond_to_error(request: Request, error: Exception) -> Response:
     if isinstance(error, RltuneError):
         status, refusal = status_of(error), error
     elif isinstance(error, RequestValidationError):
-        status, refusal = 422, explain_invalid(error)
+        status, refusal = 422, explain_invalid(request, error)
     elif isinstance(error, HTTPException):
         described = f"{request.method} {path}: {error.detail}"
         status, refusal = error.status_code, RltuneError(described, "a request that OpenAPI describes", TRY)
@@ -288,12 +305,21 @@ def status_of(error: RltuneError) -> int:
     return next((status for kind, status in statuses.items() if isinstance(error, kind)), 422)
 
 
-def explain_invalid(error: RequestValidationError) -> ConfigError:
-    """Describe the first key of a request that is unknown, missing or of the wrong type."""
+def explain_invalid(request: Request, error: RequestValidationError) -> ConfigError:
+    """Describe the first key of a request that is unknown, missing or of the wrong type, or where it is no JSON."""
     # A misspelt key is reported as unknown and the right one as missing, so the unknown one is explained first.
     first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
     where, *keys = first["loc"]
-    key = ".".join(map(str, keys)) if keys and first["type"] != "json_invalid" else where
+    if first["type"] == "json_invalid":
+        text, place = str(error.body), int(keys[0])
+        line, column = text.count("\n", 0, place) + 1, place - text.rfind("\n", 0, place)
+        problem = f"is no JSON: line {line}, column {column}: {first['ctx']['error']}"
+        return ConfigError(where, text, problem, "JSON, with text and keys in double quotes", TRY)
+    if isinstance(first["input"], bytes):  # FastAPI reads a body as JSON only if its header says so.
+        kind, header = request.headers.get("Content-Type", ABSENT), "Content-Type: application/json"
+        return ConfigError("Content-Type", kind, ": a body is JSON", header, f"curl -H '{header}' ..., or curl --json")
+    # Of a parameter that may be repeated, the error has the place, too.
+    key = ".".join(map(str, keys[:1] if where == "query" else keys)) or where
     value = None if first["type"] == "missing" else first["input"]
     if isinstance(value, list | dict):  # As JSON, it is printable whatever was sent.
         value = json.dumps(value, default=repr)

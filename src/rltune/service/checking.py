@@ -10,8 +10,8 @@ import importlib
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
@@ -25,7 +25,7 @@ from rltune.config.uris import SECRET_VARIABLES, refuse_secret, refuse_typed_sec
 from rltune.config.validation import WITH_VARIABLES
 from rltune.envs.child import CallGivenUpError, Child, begin_child
 from rltune.errors import ConfigError, RltuneError
-from rltune.formatting import flatten_settings, format_number, spell_command
+from rltune.formatting import flatten_settings, format_number, spell_command, to_plain
 from rltune.secrets import remember
 
 LIMIT_S = 50.0  # The time limit of a check, less than the 60 s that clients wait for a response.
@@ -48,11 +48,13 @@ class CheckedSweep:
         name: The sweep's name.
         overrides: The overrides that were typed for it, without its name.
         settings: Its composed settings as YAML. Interpolations are unresolved, so that no secret is among them.
+        plan: What ``rltune run check=true`` has of it: the name that was typed, and what it costs at most.
     """
 
     name: str
     overrides: tuple[str, ...]
     settings: str
+    plan: Mapping[str, Any] = field(default_factory=dict)
 
 
 def run_in_child(
@@ -88,7 +90,7 @@ def run_in_child(
             "modules that are imported, and an environment that is reset and stepped, within seconds",
             TRY_ALONE,
         ) from None
-    return CheckedSweep(answer["name"], tuple(answer["overrides"]), answer["settings"])
+    return CheckedSweep(**{**answer, "overrides": tuple(answer["overrides"])})
 
 
 def call_check(check: str, arguments: Sequence[object]) -> dict[str, Any]:
@@ -204,10 +206,12 @@ def _check(settings: DictConfig, typed: Sequence[str]) -> CheckedSweep:
             refuse_secret(key, value)
     overrides = tuple(word for word in typed if not _is_name(word))
     config = read_request(settings, overrides)
+    from rltune.driver.plan import describe_plan
     from rltune.driver.starting import check_new_or_begun
 
-    name = check_new_or_begun(config).name
-    return CheckedSweep(name, overrides, dump_settings(kept | {"name": name, "resume": "auto"}))
+    plan = check_new_or_begun(config)
+    settings_text = dump_settings(kept | {"name": plan.name, "resume": "auto"})
+    return CheckedSweep(plan.name, overrides, settings_text, to_plain({"name": config.name, **describe_plan(plan)}))
 
 
 def _is_name(word: str) -> bool:

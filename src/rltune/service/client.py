@@ -105,22 +105,30 @@ class Client:
         return dict(self._send("POST", "sweeps", {"overrides": all_overrides, "name": name, "group": group}).json())
 
     def check_sweep(self, *overrides: str, name: str | None = None) -> dict[str, Any]:
-        """Check a sweep as `submit` does, without submitting it; return its name and overrides.
+        """Check a sweep as `submit` does, without submitting it; return what it costs at most, and its overrides.
 
         Raises:
             RltuneError: It cannot be run; three parts say why.
         """
         return dict(self._send("POST", "checks", {"overrides": [*overrides], "name": name}).json())
 
-    def list(self, group: str | None = None, limit: int | None = None, offset: int = 0) -> list[dict[str, Any]]:
+    def list(
+        self, group: str | None = None, limit: int | None = None, offset: int = 0, state: str | Sequence[str] = ()
+    ) -> list[dict[str, Any]]:
         """List submitted sweeps: running ones first, then queued ones in order, then ended ones.
 
         Args:
             group: Return the sweeps of this group; None means all.
             limit: Return at most so many; None means all.
             offset: Leave out so many at the beginning.
+            state: Return the sweeps in this state, or in one of these; none means all.
         """
-        return [*self._send("GET", "sweeps", params={"group": group, "limit": limit, "offset": offset}).json()]
+        params = {"group": group, "limit": limit, "offset": offset, "state": state}
+        return [*self._send("GET", "sweeps", params=params).json()]
+
+    def compare(self, *names: str) -> dict[str, Any]:
+        """Compare the winners of sweeps with that of the first, as ``rltune compare`` does."""
+        return dict(self._send("GET", "comparison", params={"sweeps": names}).json())
 
     def show(self, name: str) -> dict[str, Any]:
         """Return a sweep's state, its position in the queue, its progress and its best score."""
@@ -134,13 +142,18 @@ class Client:
         """Return what ``rltune show`` prints of a sweep that has begun."""
         return self._send("GET", f"sweeps/{name}/table").text
 
-    def policy(self, name: str, folder: str | Path) -> Path:
-        """Unpack the policy of a sweep's winner, or of its best trial so far, into a folder for `rltune.load_policy`.
+    def policy(self, name: str, folder: str | Path, trial: int | None = None) -> Path:
+        """Unpack a policy of a sweep into a folder for `rltune.load_policy`.
+
+        Args:
+            name: The sweep.
+            folder: Where to unpack it.
+            trial: The number of the trial; None is the winner, or the best trial so far.
 
         Returns:
             The folder.
         """
-        content = self._send("GET", f"sweeps/{name}/policy").content
+        content = self._send("GET", f"sweeps/{name}/policy", params={"trial": trial}).content
         with zipfile.ZipFile(io.BytesIO(content)) as packed:
             packed.extractall(folder)
         return Path(folder)

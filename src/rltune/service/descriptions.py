@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psutil
 
@@ -20,9 +20,11 @@ from rltune.errors import StudyError
 from rltune.formatting import first_line
 from rltune.ledger.lease import DriverRecord
 from rltune.ledger.sweep_folder import SETTINGS
+from rltune.service.documents import SweepSummary
 from rltune.service.folder import ServiceFolder
 from rltune.service.models import EventDescription, SweepDescription
-from rltune.service.submissions import INTERRUPTED, QUEUED, RUNNING, Event, Submission, Submissions
+from rltune.service.submissions import INTERRUPTED, QUEUED, RUNNING, STATES, Event, Submission, Submissions
+from rltune.views.comparison import Comparison, compare_sweeps
 from rltune.views.curves import draw_curves, draw_slices
 from rltune.views.description import describe, summarize
 from rltune.views.html import FOLDER, PAGE
@@ -44,12 +46,14 @@ class SweepDescriptions:
     def __init__(self, folder: ServiceFolder) -> None:
         self._folder = folder
         self._reader = SweepReader(answer_s=ANSWER_S)
+        self._summaries: dict[str, tuple[SweepView, SweepSummary]] = {}  # The last ones, by the sweeps' names.
 
     def list(
         self,
         submissions: Submissions,
         name: str | None = None,
         group: str | None = None,
+        states: Collection[str] = STATES,
         part: slice = slice(None),
     ) -> list[SweepDescription]:
         """Describe submissions: running ones first, then queued ones in order, then ended ones, the newest first.
@@ -58,6 +62,7 @@ class SweepDescriptions:
             submissions: The service's submissions.
             name: Describe this one alone; None describes all.
             group: Describe those of this group; None describes all.
+            states: Describe those in one of these states.
             part: The part of the list to describe.
         """
         order = {RUNNING: 0, QUEUED: 1}
@@ -69,7 +74,9 @@ class SweepDescriptions:
 
         ordered = sorted(submissions.list(), key=sort_key)
         waiting = [submission.name for submission in ordered if submission.state == QUEUED]
-        chosen = (row for row in ordered if name in (None, row.name) and group in (None, row.group))
+        chosen = (
+            row for row in ordered if name in (None, row.name) and group in (None, row.group) and row.state in states
+        )
         described = [*chosen][part]
         views = self._reader.read(self._folder.sweeps / submission.name for submission in described)
         events = submissions.list_events([submission.id for submission in described])
@@ -113,11 +120,26 @@ class SweepDescriptions:
             "attempts": len(starts),
             "last_end": describe_event(ends[-1]) if ends else None,
             "ended": format_time(submission.ended_s),
-            "sweep": summarize(view) if view and view.settings else None,
+            "sweep": self._summarize(view, is_starting) if view and view.settings else None,
             "unreadable": first_line(result.what) if isinstance(result, StudyError) and is_unreadable else None,
             "stale_since": format_time(view.stale_since_s) if view else None,
             "report": has_report(folder),
         }
+
+    def _summarize(self, view: SweepView, is_starting: bool) -> SweepSummary:
+        """Summarize a view, unless it is the same as the last time; a sweep that starts is running."""
+        cached = self._summaries.get(view.name)
+        if cached is None or cached[0] is not view:
+            cached = self._summaries[view.name] = view, cast(SweepSummary, summarize(view))
+        return {**cached[1], "status": RUNNING} if is_starting else cached[1]
+
+    def compare(self, names: Sequence[str]) -> Comparison:
+        """Compare the winners of sweeps with that of the first.
+
+        Raises:
+            StudyError: As for `compare_sweeps`.
+        """
+        return compare_sweeps([self._folder.sweeps / name for name in names])
 
     def show(self, submissions: Submissions, name: str) -> dict[str, Any]:
         """Describe one sweep for its page, all of it from one reading of its ledger.

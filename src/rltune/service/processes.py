@@ -109,8 +109,7 @@ class SweepProcesses:
         # An experiment's file may also choose the cluster.
         if not is_typed and all(cluster.get(key) is None for key in ("address", "num_cpus", "num_gpus")):
             settings["cluster"] = {**cluster, **self._share}
-        typed = shlex.join(["run", *submission.overrides])
-        return json.dumps({"settings": dump_settings(settings), "typed": spell_command(typed)})
+        return json.dumps({"settings": dump_settings(settings), "typed": spell_run(submission.overrides)})
 
     def start(self, submission: Submission) -> None:
         """Start the process of a sweep.
@@ -123,7 +122,8 @@ class SweepProcesses:
         with self._folder.log_of(submission.name).open("ab") as log, tempfile.TemporaryFile() as settings:
             settings.write(self.format_request(submission).encode())
             settings.seek(0)
-            log.write(f"{HEADING}{shlex.join(command)}\n".encode())
+            typed = spell_run([*submission.overrides, f"name={submission.name}"])
+            log.write(f"{HEADING}{typed}\n".encode())
             log.flush()
             self._children[submission.id] = subprocess.Popen(
                 command,
@@ -238,6 +238,11 @@ class SweepProcesses:
         if errors := ERROR.findall(output):
             return str(errors[-1])
         return next((line.strip() for line in reversed(output.splitlines()[1:]) if line.strip()), "")
+
+
+def spell_run(overrides: Sequence[str]) -> str:
+    """Return the command that would run a submission by hand."""
+    return spell_command(shlex.join(["run", *overrides]))
 
 
 def read_lease(folder: Path) -> LeaseState:

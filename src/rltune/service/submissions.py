@@ -45,6 +45,7 @@ QUEUED, RUNNING, COMPLETE, FAILED, INTERRUPTED, REFUSED = (
     "refused",
 )
 ENDED = (COMPLETE, FAILED, INTERRUPTED, REFUSED)
+STATES = (QUEUED, RUNNING, *ENDED)
 GROUP = r"[a-zA-Z0-9_.-]{1,255}"  # A regular expression for the names of groups.
 FORMAT = 5  # The version of the queue's table schema.
 _metadata = MetaData()
@@ -233,8 +234,9 @@ class Submissions:
                 statement = insert(TABLE).values(**row, position=_next_position()).returning(TABLE.c.id)
                 _add_event(connection, connection.execute(statement).scalar_one(), QUEUED, None)
         except IntegrityError:
+            state = {QUEUED: "waits in the queue", RUNNING: "runs"}.get(self.get(name).state, "has just ended")
             raise StudyError(
-                ": a sweep of this name is in the queue",
+                f": a sweep of this name {state}",
                 "a new name for each sweep",
                 f"leave name= out, or {spell_command(f'stop sweep={name}')} first",
                 key="name",

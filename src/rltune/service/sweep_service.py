@@ -9,9 +9,9 @@ from __future__ import annotations
 import io
 import re
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from omegaconf import OmegaConf
 
@@ -25,8 +25,9 @@ from rltune.service.checking import CheckedSweep, check_change, check_submission
 from rltune.service.descriptions import SweepDescriptions
 from rltune.service.dispatcher import Dispatcher
 from rltune.service.folder import ServiceFolder
-from rltune.service.models import SweepDescription
-from rltune.service.submissions import COMPLETE, ENDED, GROUP, Submission, Submissions
+from rltune.service.models import CheckDescription, SweepDescription
+from rltune.service.submissions import COMPLETE, ENDED, GROUP, STATES, Submission, Submissions
+from rltune.views.comparison import Comparison
 
 VERBS = ("stop", "resume", "retry", "enqueue")
 
@@ -80,10 +81,23 @@ class SweepService:
         """
         return self.run_check(check_submission, overrides, str(self.folder.sweeps), name, is_wanted=is_wanted)
 
-    def list(self, group: str | None = None, limit: int | None = None, offset: int = 0) -> list[SweepDescription]:
-        """Describe submissions, of one group or all: at most ``limit`` of them, after the first ``offset``."""
+    def describe_check(
+        self, overrides: Sequence[str], name: str | None = None, is_wanted: Callable[[], bool] = lambda: True
+    ) -> CheckDescription:
+        """Describe the plan of a sweep that could be submitted; see `check`."""
+        checked = self.check(overrides, name, is_wanted)
+        return cast(CheckDescription, {**checked.plan, "overrides": [*checked.overrides]})
+
+    def list(
+        self,
+        group: str | None = None,
+        limit: int | None = None,
+        offset: int = 0,
+        states: Collection[str] = STATES,
+    ) -> list[SweepDescription]:
+        """Describe submissions of one group or all, in some states: ``limit`` of them, after the first ``offset``."""
         part = slice(offset, None if limit is None else offset + limit)
-        return self.descriptions.list(self.submissions, group=group, part=part)
+        return self.descriptions.list(self.submissions, group=group, states=states, part=part)
 
     def show(self, name: str) -> SweepDescription:
         """Describe the submission of one sweep.
@@ -162,14 +176,30 @@ class SweepService:
         self._resume_ended(submission, larger_budget.split())
         return self.show(name)
 
-    def pack_policy(self, name: str) -> bytes:
-        """Pack the files of the winner's policy, or of the best trial's so far, into a ZIP archive.
+    def compare(self, names: Sequence[str]) -> Comparison:
+        """Compare the winners of sweeps with that of the first.
+
+        Raises:
+            UnknownSubmissionError: There is no submission of one of these names.
+            StudyError: One of them has no winner, or they cannot be compared.
+        """
+        for name in names:
+            self.submissions.get(name)
+        return self.descriptions.compare(names)
+
+    def pack_policy(self, name: str, trial: int | None = None) -> bytes:
+        """Pack the files of a policy into a ZIP archive.
+
+        Args:
+            name: The sweep.
+            trial: The trial; None is the winner, or the best trial so far.
 
         Raises:
             PolicyError: The sweep has no policy yet, or one that only RLlib can load.
         """
         archive = io.BytesIO()
-        source = Source(f"sweep:{name}", SweepRef(name, self.folder.sweeps))
+        uri = f"sweep:{name}" if trial is None else f"sweep:{name}/{trial}"
+        source = Source(uri, SweepRef(name, self.folder.sweeps))
         with locate_policy(source) as folder, zipfile.ZipFile(archive, "w") as packed:
             for file in sorted(folder.rglob("*")):
                 packed.write(file, file.relative_to(folder))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,12 @@ from rltune.formatting import (
     format_objective,
     format_wins,
     spell_command,
+    to_plain,
 )
 from rltune.ledger.outcome import load_outcome
 from rltune.ledger.sweep_folder import make_resume_command
 from rltune.ledger.sweep_ref import SweepRef
+from rltune.records import Direction
 from rltune.statistics import ERROR_RATE, count_wins_needed
 from rltune.views.sweep_view import SweepView, load_view
 
@@ -89,6 +91,27 @@ class Comparison:
     objective: Objective
     rows: tuple[ComparisonRow, ...]
     notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the comparison as JSON values."""
+        plain: dict[str, Any] = to_plain(
+            {
+                "environment": self.env,
+                "objective": self.objective.label,
+                "score": self.objective.name,
+                "direction": self.objective.direction,
+                "sweeps": self.rows,
+                "notes": self.notes,
+            }
+        )
+        return plain
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Comparison:
+        """Make the comparison from what `to_dict` has returned, such as a service on another machine."""
+        rows = tuple(ComparisonRow(**{**row, "scores": tuple(row["scores"])}) for row in values["sweeps"])
+        objective = Objective(values["score"], Direction(values["direction"]))
+        return cls(values["environment"], objective, rows, tuple(values["notes"]))
 
     def cells(self) -> list[tuple[str, ...]]:
         """Return the table's cells, row by row, in the order of `HEADINGS`."""

@@ -97,7 +97,7 @@ def _describe_start(view: SweepView) -> str:
     text = f"sweep {view.name}: {', '.join(parts)}"
     if view.trials:
         unfinished = len(view.trials) - view.num_ended
-        text += f"; {len(view.trials)} started before: {view.num_ended} ended, {unfinished} unfinished"
+        text += f"; {len(view.trials)} begun so far: {view.num_ended} ended, {unfinished} unfinished"
     return text
 
 

@@ -63,8 +63,9 @@ class SweepReader:
             folders: The sweeps' folders.
 
         Returns:
-            The view of each folder's sweep, or why it cannot be read. If a ledger does not answer, the sweep's last
-            view is returned, whose `SweepView.stale_since_s` is set then.
+            The view of each folder's sweep, or why it cannot be read. If nothing has changed, it is the object of the
+            last call. If a ledger does not answer, the sweep's last view is returned, whose `SweepView.stale_since_s`
+            is set then.
         """
         results: Results = {}
         by_url: dict[str, _Names] = defaultdict(dict)
@@ -83,10 +84,7 @@ class SweepReader:
         urls = [*by_url]
         for first in range(0, len(urls), MAX_READS):
             results |= self._read_databases({url: by_url[url] for url in urls[first : first + MAX_READS]})
-        return {
-            folder: result.in_folder(folder) if isinstance(result := results[folder], SweepView) else result
-            for folder in chosen
-        }
+        return {folder: results[folder] for folder in chosen}
 
     def _locate(self, folder: Path) -> tuple[str, str | None, str | None]:
         version = _read_version(folder / SETTINGS)
@@ -173,7 +171,7 @@ class SweepReader:
             with closing(Ledger(url, name, key)) as ledger:
                 # A deleted sweep's name may be used again; the sweep's random key distinguishes the two.
                 is_same = view is not None and view.record.key == ledger.key
-                view = SweepView.read(ledger, view if is_same else None)
+                view = SweepView.read(ledger, view if is_same else None).in_folder(folder)
         except StudyError as error:
             return error  # Several sweeps may share the file, and the others can be read.
         self._views[folder] = version, ledger.sweep_id, view
@@ -201,12 +199,12 @@ class SweepReader:
         for name, folder in folders.items():
             key = names[folder][1]
             if (view := views.get(ids.get(name, 0))) and key in (None, view.record.key):
+                view = results[folder] = view.in_folder(folder)
                 self._views[folder] = (), ids[name], view
-                results[folder] = view
                 continue
             try:  # It is missing, another sweep or of another format; opening its ledger gives the exact error.
                 with closing(Ledger(url, name, key)) as ledger:
-                    results[folder] = SweepView.read(ledger)
+                    results[folder] = SweepView.read(ledger).in_folder(folder)
             except StudyError as error:
                 results[folder] = error
         return results

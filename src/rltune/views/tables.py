@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -15,26 +16,29 @@ from rltune.formatting import first_line, format_count, format_interval, format_
 from rltune.ledger.sweep_ref import SweepRef
 from rltune.views.terminal import open_console, print_sections
 
-# The overrides that `rltune list` shows, because they distinguish sweeps.
-DISTINGUISHING = ("algo=", "env=", "env.id=", "experiment=")
+# The columns that a list leaves out where the terminal is too narrow for all, in this order.
+LEAST = ("env steps", "certified", "begun", "group", "trials", "best", "typed")
+COMMAND = re.compile(r"^(?:\S*rltune|\S*python\S* -m sweeps)[. ]run ?")  # What a person need not read in each line.
+MIN_TYPED = 16  # So many characters of what was typed are shown at least, or none.
 
 if TYPE_CHECKING:
     from rltune.policies.result import Evaluation
     from rltune.views.sweep_view import SweepView
 
 
-def read_sweeps(ref: SweepRef) -> dict[Path, SweepView | RltuneError]:
-    """Read the views of all sweeps, the newest last; a sweep that cannot be read gives its error.
+def read_sweeps(ref: SweepRef, folders: Sequence[Path] | None = None) -> dict[Path, SweepView | RltuneError]:
+    """Read the views of sweeps; a sweep that cannot be read gives its error.
 
     Args:
         ref: Says where the sweeps are; its name is not used.
+        folders: Their folders; None is all, the newest last.
     """
-    folders = ref.list_folders()
+    chosen = ref.list_folders() if folders is None else folders
     # SQLAlchemy is slow to import, so sweeps that cannot be found are reported first.
     from rltune.views.sweep_reader import SweepReader
 
-    views = SweepReader(ref.ledger_url).read(folders)
-    return {folder: views[folder] for folder in folders}
+    views = SweepReader(ref.ledger_url).read(chosen)
+    return {folder: views[folder] for folder in chosen}
 
 
 def list_sweeps(
@@ -44,61 +48,87 @@ def list_sweeps(
 
     Args:
         sweeps: The sweeps as `rltune.views.description.summarize` describes them; one that cannot be read has its name
-            and its ``error``.
+            and its ``error``. What is known of a submission is added: ``state``, in words, ``reason``, ``group`` and
+            ``typed``; one that has never begun has nothing else but its name.
         place: Where they are.
         stream: Where to print; None is standard output.
         starter: The command that starts a sweep there.
     """
-    rows: list[tuple[str, ...]] = [("sweep", "status", "trials", "best", "certified", "env steps", "begun", "typed")]
-    reasons = []
-    for sweep in sweeps:
-        if "error" in sweep:
-            rows.append((sweep["name"], "unreadable", *[""] * 6))
-            reasons.append(f"{sweep['name']}: {first_line(sweep['error'])}")
-        else:
-            rows.append(_describe_sweep(sweep))
+    headings = ("sweep", "status", "trials", "best", "certified", "env steps", "begun", "group", "typed")
     out = open_console(stream)
-    if sweeps:
-        out.print(_fit_columns(rows, out.width), crop=False)
-        out.print("trials: complete/stopped/failed of all that the budget has")
-        for reason in reasons:
-            out.print(reason, soft_wrap=True)
-    else:
-        out.print(
-            f"no sweeps in {place}; start one: {spell_command(f'{starter} algo=ppo env=cartpole')}", soft_wrap=True
-        )
+    if not sweeps:
+        start = spell_command(f"{starter} algo=ppo env=cartpole")
+        out.print(f"no sweeps in {place}; start one: {start}", soft_wrap=True)
+        return
+    rows = [tuple(map(clean_text, _describe_sweep(sweep))) for sweep in sweeps]
+    columns = zip(headings, zip(*rows, strict=True), strict=True)
+    filled = {heading: column for heading, column in columns if any(column)}
+    out.print(_fit_columns(filled, out.width if out.is_terminal else None), crop=False)
+    out.print("trials: complete/stopped/failed of all that the budget has")
+    for sweep in sweeps:
+        if reason := sweep.get("error") or sweep.get("reason"):
+            out.print(f"{sweep['name']}: {clean_text(first_line(reason))}", soft_wrap=True)
 
 
 def _describe_sweep(sweep: Mapping[str, Any]) -> tuple[str, ...]:
+    name, group = sweep["name"], sweep.get("group") or ""
+    if "trials" not in sweep:
+        state = sweep.get("state") or ("unreadable" if "error" in sweep else "")
+        return (name, state, "", "", "", "", "", group, sweep.get("typed") or "")
     trials, certified = sweep["trials"], sweep["certified"]
     return (
-        sweep["name"],
-        sweep["status"],
+        name,
+        sweep.get("state") or sweep["status"],
         f"{trials['complete']}/{trials['pruned']}/{trials['failed']} of {trials['planned'] or trials['total']}",
         format_objective(sweep["best"] and sweep["best"]["score"]),
         format_objective(certified and certified["configurations"][0]["median"]),
         format_count(sweep["env_steps"]),
         (sweep["began"] or "")[:16].replace("T", " "),
-        " ".join(word for word in (sweep["command"] or "").split() if word.startswith(DISTINGUISHING)),
+        group,
+        sweep.get("typed") or COMMAND.sub("", sweep["command"] or ""),
     )
 
 
-def _fit_columns(rows: Sequence[tuple[str, ...]], width: int) -> Table:
-    """Make a table with as many leading columns as fit into the terminal; no column is shown in part.
+def _fit_columns(columns: Mapping[str, Sequence[str]], width: int | None) -> Table:
+    """Make a table that fits into the terminal; a column that does not fit is left out.
+
+    Of what was typed, only the words in which the sweeps differ are shown if all do not fit, and then its beginning.
 
     Args:
-        rows: The headings, then the sweeps. The first two columns are always kept whole, because users copy them.
-        width: The terminal's width in characters.
+        columns: The columns by their headings. The first two are always kept whole, because users copy them.
+        width: The terminal's width in characters; None without a terminal.
     """
-    rows = [tuple(map(clean_text, row)) for row in rows]
+    fitted = dict(columns)
+
+    def measure() -> dict[str, int]:
+        return {heading: max(map(len, (heading, *column))) for heading, column in fitted.items()}
+
+    def is_too_wide(widths: Mapping[str, int]) -> bool:
+        return width is not None and sum(widths.values()) + len(widths) - 1 > width
+
+    if is_too_wide(measure()):
+        if "typed" in fitted:
+            fitted["typed"] = _find_differences(fitted["typed"])
+        for heading in LEAST:
+            widths = measure()
+            if is_too_wide(widths | ({"typed": min(widths["typed"], MIN_TYPED)} if "typed" in widths else {})):
+                fitted.pop(heading, None)
+    widths = measure()
+    if width is not None and "typed" in widths:
+        widths["typed"] = min(widths["typed"], width - sum(widths.values()) - len(widths) + 1 + widths["typed"])
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    kept = [index for index in range(len(widths)) if index < 2 or sum(widths[: index + 1]) + index <= width]
-    for index in kept:
-        table.add_column(rows[0][index], no_wrap=True, min_width=widths[index])
-    for row in rows[1:]:
-        table.add_row(*(row[index] for index in kept))
+    for heading in fitted:
+        table.add_column(heading, no_wrap=True, min_width=widths[heading], max_width=widths[heading])
+    for row in zip(*fitted.values(), strict=True):
+        table.add_row(*row)
     return table
+
+
+def _find_differences(typed: Sequence[str]) -> Sequence[str]:
+    """Return the words of each command line that not all of them have; a single one is returned whole."""
+    words = [text.split() for text in typed]
+    shared = set.intersection(*map(set, filter(None, words))) if len({text for text in typed if text}) > 1 else set()
+    return [" ".join(word for word in line if word not in shared) for line in words]
 
 
 def read_sweep(ref: SweepRef) -> SweepView:

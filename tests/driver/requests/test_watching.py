@@ -30,7 +30,7 @@ def test_a_sweep_is_followed_to_its_end_with_its_exit_code(mine, stream):
     with ThreadPoolExecutor(1) as pool:
         with mine.drive():
             watched = pool.submit(watch_sweep, mine.ref, stream=stream)
-            wait_for(stream, "started before")
+            wait_for(stream, "begun so far")
             mine.report(0, 500, 1000)
             mine.ledger.trials.end(0, "COMPLETE", "whole budget")
             wait_for(stream, "1,000  lr=0.001")
@@ -55,7 +55,7 @@ def test_one_that_has_ended_is_shown_by_its_closing_lines(status, code, mine, st
     mine.end(status)
     assert watch_sweep(mine.ref, stream=stream) == code
     assert f"mine: {status}, 1 trial" in stream.getvalue()
-    assert "started before" not in stream.getvalue()
+    assert "begun so far" not in stream.getvalue()
 
 
 def test_a_driver_that_was_killed_is_noticed(mine, stream):
@@ -101,7 +101,7 @@ def test_runs_of_the_certification_are_counted(make_mine, stream):
         with mine.drive():
             mine.ledger.runs.add({"lr": 1e-3}, [9], key="k", of_trial=0, seed_index=0)
             watched = pool.submit(watch_sweep, mine.ref, stream=stream)
-            wait_for(stream, "started before")
+            wait_for(stream, "begun so far")
             mine.ledger.runs.end(0, "COMPLETE", "whole budget", returns=(4.0, 6.0))
             wait_for(stream, "certified seed 1 of trial 0: 5 (1 of up to 5 runs)")
             mine.end("complete")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import itertools
 import os
 import re
 import shutil
@@ -198,7 +199,10 @@ def spell_settings(words: Sequence[str], usage: str, schema: type) -> list[str]:
     """
     key = usage.partition(" ")[2].partition("=")[0]
     switches = [JSON, *(name for name, kind in read_types(schema).items() if kind is bool)]
-    bare = [word for word in words if re.fullmatch(r"[\w.][\w.:/@-]*", word)] if key in SUBJECTS else []
+    # A word after a flag is the flag's value, as in `--sweep mine`, which is refused with its spelling as a setting.
+    values = {after for word, after in itertools.pairwise(words) if word.startswith("--") and word[2:] not in switches}
+    is_bare = re.compile(r"[\w.][\w.:/@-]*").fullmatch
+    bare = [word for word in words if is_bare(word) and word not in values] if key in SUBJECTS else []
     spelled = [f"{key}=[{','.join(bare)}]" if key == "sweeps" else f"{key}={bare[0]}"] if bare else []
     for word in words:
         if word == "-f" and "follow" in switches:  # As of tail and of docker; `-t` must not say to trust somebody.

@@ -17,7 +17,8 @@ from rltune.search_path import place_working_folder
 MODULES = {
     "run": ("run", "resume", "probe"),
     "requests": ("stop", "enqueue", "retry"),
-    "reading": ("list", "show", "watch", "report", "compare"),
+    "listing": ("list",),
+    "reading": ("show", "watch", "report", "compare"),
     "policies": ("evaluate", "export", "record"),
     "service": ("serve", "submit", "logs"),
 }
@@ -46,7 +47,7 @@ def main() -> None:
         if words[0] not in NAMES:
             answer = find_answer("command", words[0])
             close = answer.names[0] if answer else nearest(words[0], NAMES)
-            fix = f"rltune {' '.join([close, *words[1:]])}" if close else "rltune lists them with what they do"
+            fix = f"rltune {' '.join([close, *words[1:]])}" if close else "rltune --help"
             leave(RltuneError(f"{words[0]}: no such command", choices(words[0], NAMES, close), fix))
         place_working_folder(is_searched=words[0] in RUN_CODE)
         sys.argv = words
