@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -393,10 +394,14 @@ def test_failed_trials_and_enqueued_values_go_on_by_clicks(service: Serviced, br
 def test_a_long_list_is_filtered_and_sorted_by_clicks(service: Serviced, browser: Browser) -> None:
     for number in range(12):
         added = service.queue.add(f"s{number}", [f"seed={number}"], "odd" if number % 2 else "even")
-        service.queue.change(added, state="complete", ended_s=100.0 + number)
+        service.queue.change(added, state="complete", started_s=time.time(), ended_s=100.0 + number)
         write_sweep(service.sweeps.folder.sweeps / f"s{number}", number)
     browser.open(service.address)
     browser.wait("document.documentElement.dataset.ready")
+    begun = browser.run("[...document.querySelectorAll('time')].map(time => time.innerText)")
+    assert all(re.fullmatch(r"\d\d:\d\d.*, just now", text) for text in begun), (
+        "on the reader's clock, without the date"
+    )
     names = "[...document.querySelectorAll('#sweeps tbody tr')].filter(row => row.checkVisibility())"
     names += ".map(row => row.cells[0].querySelector('a').innerText)"
     assert browser.run(names) == [f"s{number}" for number in range(11, -1, -1)]
