@@ -14,7 +14,6 @@ import pytest
 from composing import compose
 from ended import make_certification, write_sweep
 from ledger import add_reports
-from omegaconf import OmegaConf
 
 from rltune.cli.reading import list_group
 from rltune.config.settings_file import format_settings, redact_config
@@ -60,8 +59,7 @@ def test_a_group_is_compared_in_the_order_of_its_submission(
     queue.queue_again(queue.get("c"))
     queue.change(queue.get("c"), state="complete", ended_s=3000.0)
     client = SimpleNamespace(list=lambda group: SweepDescriptions(folder).list(queue))
-    monkeypatch.setattr("rltune.cli.reading.find_service", lambda settings: client)
-    assert list_group(OmegaConf.create({"group": "all"})) == ["c", "b", "a"]
+    assert list_group("all", client) == ["c", "b", "a"]
 
 
 def test_progress_counts_ended_trials_and_the_steps_of_running_ones(folder: ServiceFolder, queue: Submissions) -> None:
@@ -136,7 +134,7 @@ def test_a_sweeps_page_has_its_trials_and_certified_results(folder: ServiceFolde
     assert [row[0] for row in tables["certification"].rows] == ["trial 3", "baseline"]
     assert len(tables["trials"].rows) == 12
     assert described["sections"]["verdict"].notes
-    assert described["parameters"] == {"lr": 0.01}, "with the value of the best trial"
+    assert described["parameters"] == [("lr", "loguniform 1e-4, 0.01", "0.01")], "with the value of the best trial"
     assert described["sweep"]["name"] == "s"
     assert [curve.trial for curve in described["curves"].curves][-1] == 11, "the best trial's is drawn last"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -16,7 +17,7 @@ from rltune.errors import RltuneError
 from rltune.ledger.storage import open_ledger
 from rltune.service.page import LOG_BYTES, read_arguments, spell_form
 from rltune.service.processes import Ending
-from rltune.service.submissions import ENDED
+from rltune.service.submissions import STATES
 from tests.service.browser import Browser, open_browser
 from tests.service.serviced import TOKEN, Serviced, run_service
 
@@ -154,7 +155,7 @@ def test_a_row_has_what_the_browser_filters_and_sorts_by(service: Serviced) -> N
     write_sweep(service.sweeps.folder.sweeps / "s", 4)
     page = service.ask("GET", "/", headers=service.log_in()).text
     assert re.findall(r'<tr data-state="(\w+)" data-group="(\w*)"', page) == [("queued", "night"), ("complete", "")]
-    assert re.findall(r"<option>(\w+)</option>", page) == [*("running", "queued", *ENDED), "night"]
+    assert re.findall(r"<option>(\w+)</option>", page) == [*STATES, "night"]
     assert re.findall(r'data-label="(\w+)"[^>]*data-sort="([^"]+)"', page) == [("Done", "100"), ("Best", "30.0")]
 
 
@@ -204,6 +205,36 @@ def test_the_page_compares_trials_by_columns_of_their_values(service: Serviced) 
     page = service.ask("GET", "/sweeps/s", headers=service.log_in()).text
     assert re.findall(r'data-label="lr">([^<]+)<', page) == ["0.01", "0.001", "1e-4"]
     assert sorted(re.findall(r'data-trial="(\d)"', page)) == [*"000111222"], "a row, a curve and a dot of each"
+
+
+def test_a_sweeps_page_opens_its_own_mlflow(service: Serviced, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own server even where the service has another one, and no link to a store that no server shows."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://ours:5000")
+    service.queue.change(service.queue.add("s", []), state="complete", ended_s=1.0)
+    folder = write_sweep(service.sweeps.folder.sweeps / "s", 2)
+    links = []
+    for store in (
+        None,
+        {"uri": "http://theirs:5302", "experiment": "7"},
+        {"uri": "sqlite:////x/mlflow.db", "experiment": "1"},
+    ):
+        with closing(open_ledger(folder)) as ledger:
+            ledger.change_sweep(mlflow=store)
+        page = service.ask("GET", "/sweeps/s", headers=service.log_in()).text
+        links.append(re.findall(r'id="charts" href="([^"]+)"', page))
+    assert links[0] == links[2] == []
+    assert links[1][0].startswith("http://theirs:5302/#/experiments/7/runs?")
+    assert "compareRunsMode=CHART" in links[1][0]
+
+
+def test_a_configuration_is_tried_with_ranges_in_sight(service: Serviced) -> None:
+    for name, state in (("whole", "complete"), ("broken", "failed")):
+        service.queue.change(service.queue.add(name, []), state=state, ended_s=1.0)
+        write_sweep(service.sweeps.folder.sweeps / name, 3, None, state)
+    page = service.ask("GET", "/sweeps/whole", headers=service.log_in()).text
+    assert re.findall(r'id="space-lr" value="" placeholder="([^"]*)"', page) == ["0.01"]
+    assert "<small>loguniform 1e-4, 0.01</small>" in page
+    assert 'id="enqueue"' not in service.ask("GET", "/sweeps/broken", headers=service.log_in()).text
 
 
 def test_the_page_of_a_sweep_counts_its_running_trials(service: Serviced) -> None:
@@ -283,6 +314,8 @@ def test_a_sweep_is_submitted_watched_stopped_and_resumed_by_clicks(service: Ser
     assert browser.run(kept) == ["mine", "dqn", "budget.trails=3"], "nothing has to be typed again"
     browser.run("document.getElementById('field-overrides').value = ''")
     browser.type("#field-overrides", "budget.trials=3")
+    browser.wait("document.getElementById('cost').innerText.includes('3 trials x ')")
+    assert "rltune submit algo=dqn budget.trials=3 name=mine" in browser.text()
     browser.click("#submit")
     browser.wait("location.pathname === '/sweeps/mine'")
     assert service.queue.get("mine").overrides == ("algo=dqn", "budget.trials=3")
@@ -361,10 +394,14 @@ def test_failed_trials_and_enqueued_values_go_on_by_clicks(service: Serviced, br
 def test_a_long_list_is_filtered_and_sorted_by_clicks(service: Serviced, browser: Browser) -> None:
     for number in range(12):
         added = service.queue.add(f"s{number}", [f"seed={number}"], "odd" if number % 2 else "even")
-        service.queue.change(added, state="complete", ended_s=100.0 + number)
+        service.queue.change(added, state="complete", started_s=time.time(), ended_s=100.0 + number)
         write_sweep(service.sweeps.folder.sweeps / f"s{number}", number)
     browser.open(service.address)
     browser.wait("document.documentElement.dataset.ready")
+    begun = browser.run("[...document.querySelectorAll('time')].map(time => time.innerText)")
+    assert all(re.fullmatch(r"\d\d:\d\d.*, just now", text) for text in begun), (
+        "on the reader's clock, without the date"
+    )
     names = "[...document.querySelectorAll('#sweeps tbody tr')].filter(row => row.checkVisibility())"
     names += ".map(row => row.cells[0].querySelector('a').innerText)"
     assert browser.run(names) == [f"s{number}" for number in range(11, -1, -1)]
@@ -383,6 +420,33 @@ def test_a_long_list_is_filtered_and_sorted_by_clicks(service: Serviced, browser
     assert browser.run(names)[-1] == "s0", "the address has the filter"
     browser.type("[name=search]", "seed=8")
     assert browser.run(names) == ["s8"]
+    assert browser.complaints == []
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+def test_a_trial_is_picked_in_all_figures_by_a_click(service: Serviced, browser: Browser) -> None:
+    service.queue.change(service.queue.add("s", []), state="complete", ended_s=1.0)
+    write_sweep(service.sweeps.folder.sweeps / "s", 23)
+    browser.open(f"{service.address}/sweeps/s")
+    browser.wait("document.documentElement.dataset.ready")
+    shown = "[...document.querySelectorAll('#table-trials tbody tr')].filter(row => row.checkVisibility())"
+    shown += ".map(row => row.dataset.trial)"
+    assert browser.run(shown) == [*map(str, range(22, 2, -1))]
+    browser.click("#sort-table-trials-lr")
+    browser.click("#sort-table-trials-lr")
+    assert browser.run(shown) == [*map(str, range(20))], "all are sorted, and the first ones shown"
+    browser.click("#table-trials tr[data-trial='2'] td")
+    picked = "[...document.querySelectorAll('.picked')].map(each => each.tagName + each.dataset.trial).sort().join()"
+    assert browser.run(picked) == "TR2,g2,g2"
+    service.sweeps.folder.log_of("s").write_text("news\n")
+    browser.run("refresh()")
+    assert browser.run("document.querySelector('.log').innerText") == "news\n"
+    assert browser.run(picked) == "TR2,g2,g2"
+    browser.click("#other-trials summary")
+    assert browser.run(shown) == [*map(str, range(23))]
+    browser.click("#table-trials tr[data-trial='2'] td")
+    assert browser.run(picked) == ""
     assert browser.complaints == []
 
 

@@ -153,6 +153,8 @@ def test_scores_are_explained_if_fresh_episodes_stand_beside_them(tmp_path: Path
     with closing(open_ledger(folder)) as ledger:
         ledger.change_sweep(winner={"trial": 1, "objective": 44.0, "params": {}, "evaluation": played})
     assert describe_sweep(load_view(folder))[-1].notes
+    verdict = describe_verdict(load_view(folder))
+    assert ("180 to 200" in verdict, "failure" in verdict) == (True, True), "the interval holds more than was seen"
 
 
 def test_search_and_certification_add_up_to_the_cost(tmp_path: Path) -> None:

@@ -24,12 +24,11 @@ from rltune.service.documents import SweepSummary
 from rltune.service.folder import ServiceFolder
 from rltune.service.models import EventDescription, SweepDescription
 from rltune.service.submissions import INTERRUPTED, QUEUED, RUNNING, STATES, Event, Submission, Submissions
-from rltune.views.analysis import build_space
 from rltune.views.comparison import Comparison, compare_sweeps
 from rltune.views.curves import draw_curves, draw_slices
 from rltune.views.description import describe, summarize
 from rltune.views.html import FOLDER, PAGE
-from rltune.views.page import describe_sweep
+from rltune.views.page import describe_sweep, list_searched
 from rltune.views.sweep_reader import SweepReader
 from rltune.views.sweep_view import SweepView
 
@@ -147,7 +146,8 @@ class SweepDescriptions:
 
         Returns:
             The description of the submission as ``sweep``, the sections of `rltune.views.page`, the learning curves,
-            the scores by value, the searched parameters with the best trial's values, and the machine's CPU and memory.
+            the scores by value, the searched parameters with their ranges and the best trial's values, and the
+            machine's CPU and memory.
 
         Raises:
             UnknownSubmissionError: There is no submission of this name.
@@ -157,7 +157,6 @@ class SweepDescriptions:
         view = result if isinstance(result, SweepView) and result.settings else None
         waiting = [other.name for other in submissions.list(QUEUED)]
         events = submissions.list_events([submission.id])[submission.id]
-        best = (view.best_params if view else None) or {}
         return {
             "sweep": self._describe(submission, events, waiting, result),
             "load": describe_load(view.snapshot.lease.driver if view else None),
@@ -167,7 +166,7 @@ class SweepDescriptions:
             else {},
             "curves": draw_curves(view) if view else None,
             "slices": draw_slices(view) if view else (),
-            "parameters": {each: best.get(each) for each in build_space(view).names} if view else {},
+            "parameters": list_searched(view) if view else (),
         }
 
     def describe(self, submission: Submission) -> dict[str, Any]:

@@ -22,15 +22,14 @@ from rltune.service.access import LOGGED_IN, Access
 from rltune.service.admission import Admission
 from rltune.service.checking import describe_cost
 from rltune.service.descriptions import has_report
-from rltune.service.submissions import COMPLETE, ENDED, QUEUED, RUNNING
+from rltune.service.submissions import COMPLETE, ENDED, RUNNING, STATES
 from rltune.service.sweep_service import VERBS, SweepService
-from rltune.views.comparison import EXPLAINED, compare_sweeps
+from rltune.views.comparison import EXPLAINED
 from rltune.views.html import FOLDER, PAGE, render_page
 from rltune.views.page import Section
 
 MAX_ROWS = 20  # A sweep's page shows at most this many rows of a table, and a link to the others.
 LOG_BYTES = 6000
-STATES = (RUNNING, QUEUED, *ENDED)
 FIRST = ("algo", "env", "experiment")  # The groups that nearly every submission chooses; the form has them on top.
 # A report has inline scripts. The sandbox lets them run, but not access the service with the user's session.
 REPORT_POLICY = "sandbox allow-scripts allow-popups; frame-ancestors 'none'"
@@ -178,13 +177,13 @@ class Page:
 
     def compare(self, sweep: Annotated[list[str] | None, Query()] = None, group: str | None = None) -> Response:
         """Compare the winners of some sweeps, or of the complete ones of a group in the order of submission."""
-        names = [self._service.submissions.get(name).name for name in sweep or ()]
+        names = [*(sweep or ())]
         if group is not None:
             submitted = sorted(self._service.submissions.list(COMPLETE), key=lambda row: (row.submitted_s, row.id))
             names += [row.name for row in submitted if row.group == group]
         if not names:
             raise RltuneError(f"{group}: no sweep of this group is complete", "a group with ended sweeps", "/")
-        compared = compare_sweeps([self._service.folder.sweeps / name for name in names])
+        compared = self._service.compare(names)
         table = TextTable(compared.headings, tuple(compared.cells()))
         section = Section("comparison", "Winners", table, notes=[EXPLAINED, *compared.notes])
         return self._render("compare.html", comparison=compared, section=section)

@@ -31,6 +31,7 @@ from rltune.formatting import (
 from rltune.ledger.outcome import Outcome, explain_no_winner
 from rltune.policies.acting import describe_acting
 from rltune.records import BASELINE, Direction
+from rltune.search.dimensions import Dimension
 from rltune.tracking.mlflow_address import make_server_command
 from rltune.trial.metrics import EPISODES_WITH, RECENT, RESTARTS
 from rltune.views.analysis import build_space
@@ -297,11 +298,16 @@ def _describe_winner(view: SweepView) -> str:
         why = explain_no_winner([trial.record for trial in view.trials], is_running=view.status == "running")
         return f"{opening}{why[0].upper()}{why[1:]}."
     if evaluation := best.get("evaluation"):
-        interval = "" if evaluation["low"] is None else f" (95% interval {format_interval(evaluation)})"
+        interval = (
+            ""
+            if evaluation["low"] is None
+            else f" Over very many episodes, its mean lies in {format_interval(evaluation)} (95% interval, which "
+            "allows for one failure that these did not show)."
+        )
         return (
             f"{opening}Trial {best['trial']} is the best of {len(view.trials)}: a mean {view.objective.name} of "
             f"{format_objective(evaluation['mean'])} on {format_number(evaluation['episodes'], 'fresh episode')}"
-            f"{interval}. It was not certified on fresh seeds, so training it again may end worse."
+            f".{interval} It was not certified on fresh seeds, so training it again may end worse."
         )
     score = format_objective(best["objective"])
     many = "best so far" if opening else "luckiest of many"
@@ -342,15 +348,25 @@ def describe_values(view: SweepView) -> Section:
             default = format_value(values_of(arguments, (name,))[name])
         except (RltuneError, KeyError, TypeError):
             default = format_value(None)
-        searched = "fixed"
-        if dimension := dimensions.get(name):
-            searched = f"{dimension.kind} {', '.join(map(format_value, dimension.args))}"
-            searched = " or ".join(
-                [*map(format_value, dimension.before), searched, *map(format_value, dimension.after)]
-            )
-            searched += f", {dimension.condition}" if dimension.when else ""
+        searched = describe_range(dimensions[name]) if name in dimensions else "fixed"
         # A conditional parameter has no value if its condition is not met.
         rows.append((name, format_value(winning[name]) if name in winning else "-", default, searched))
     notes = [f"default: {describe_baseline(view)}"]
     table = TextTable(("parameter", view.winner_word, "default", "searched"), tuple(rows))
     return Section("values", f"The values of the {view.winner_word}", table, notes=notes)
+
+
+def describe_range(dimension: Dimension) -> str:
+    """Describe what a parameter is searched in, and in which trials."""
+    searched = f"{dimension.kind} {', '.join(map(format_value, dimension.args))}"
+    searched = " or ".join([*map(format_value, dimension.before), searched, *map(format_value, dimension.after)])
+    return searched + (f", {dimension.condition}" if dimension.when else "")
+
+
+def list_searched(view: SweepView) -> list[tuple[str, str, str]]:
+    """List the searched parameters: their names, what they are searched in, and the winner's values, if it has them."""
+    best = view.best_params
+    return [
+        (each.name, describe_range(each), format_value(best[each.name]) if each.name in best else "")
+        for each in build_space(view).dimensions
+    ]

@@ -73,17 +73,21 @@ function makeSortable(table) {
   if (orders[table.id]) sortRows(table);
 }
 
-// Times are those of the reader's clock, without what goes without saying.
+// Times are those of the reader's clock, without what goes without saying. To make a format takes longer than to use it.
+const [clock, day, dayOfYear, whole] = [
+  {hour: "2-digit", minute: "2-digit"}, {day: "numeric", month: "short"},
+  {day: "numeric", month: "short", year: "numeric"}, {dateStyle: "full", timeStyle: "long"},
+].map(options => new Intl.DateTimeFormat(undefined, options));
 function showTimes() {
   const now = new Date();
   for (const element of document.querySelectorAll("time")) {
     const time = new Date(element.dateTime), minutes = Math.round((now - time) / 6e4);
-    const year = time.getFullYear() === now.getFullYear() ? undefined : "numeric";
-    const day = time.toDateString() === now.toDateString() ? "" : `${time.toLocaleDateString(undefined, {day: "numeric", month: "short", year})}, `;
-    const ago = minutes < 1 ? "just now" : minutes < 60 ? `${minutes} min ago` : minutes < 1440 ? `${Math.round(minutes / 60)} h ago` : "";
-    element.textContent = day + time.toLocaleTimeString(undefined, {hour: "2-digit", minute: "2-digit"});
-    if (ago) element.append(`, ${ago}`);
-    element.title = time.toLocaleString();
+    const isToday = time.toDateString() === now.toDateString();
+    const date = time.getFullYear() === now.getFullYear() ? day : dayOfYear;
+    const ago = minutes < 1 ? "just now" : minutes < 60 ? `${minutes} min ago` : `${Math.round(minutes / 60)} h ago`;
+    const parts = [isToday ? "" : date.format(time), clock.format(time), minutes < 1440 ? ago : ""];
+    element.textContent = parts.filter(part => part).join(", ");
+    element.title = whole.format(time);
   }
 }
 
