@@ -113,11 +113,12 @@ class Browser:
         """What a person reads."""
         return str(self.run("document.body ? document.body.innerText : ''"))
 
-    def shoot(self, path: Path) -> None:
-        """Take a picture of the whole page."""
+    def shoot(self, path: Path, size: tuple[int, int] | None = None) -> None:
+        """Take a picture of the whole page, or of so many pixels from its top left corner."""
         import base64
 
-        done = self._send("Page.captureScreenshot", captureBeyondViewport=True)
+        clip = {"clip": {"x": 0, "y": 0, "width": size[0], "height": size[1], "scale": 1}} if size else {}
+        done = self._send("Page.captureScreenshot", captureBeyondViewport=True, **clip)
         path.write_bytes(base64.b64decode(done["data"]))
 
 

@@ -39,8 +39,8 @@ class NotedConsole(Console):
         notes: The lines for the user, in their order.
     """
 
-    def __init__(self, stream: TextIO | None = None) -> None:
-        super().__init__(stream or io.StringIO())
+    def __init__(self, stream: TextIO | None = None, **settings: Any) -> None:
+        super().__init__(stream or io.StringIO(), **settings)
         self.notes: list[str] = []
 
     def note(self, text: str) -> None:

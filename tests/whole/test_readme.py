@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import ast
-import html
 import importlib
 import importlib.util
 import re
 import shlex
-import sqlite3
 import sys
 import tomllib
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +17,6 @@ import pytest
 import yaml
 from builds import make_build
 from composing import compose
-from ended import write_sweep
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig
 
@@ -248,21 +244,6 @@ def load_script(name: str) -> Any:
     sys.modules[name] = module  # dataclasses look there
     spec.loader.exec_module(module)
     return module
-
-
-def test_the_live_tables_picture_is_drawn_from_a_ledger(tmp_path: Path) -> None:
-    folder = write_sweep(tmp_path / "s", 12)
-    with closing(sqlite3.connect(folder / "ledger.db")) as ledger, ledger:  # A second for each trial, one by one.
-        ledger.execute("UPDATE sweep_trials SET began_s = number, ended_s = number + 0.9")
-        began = "SELECT began_s FROM sweep_trials WHERE sweep_trials.id = reports.trial_id"
-        ledger.execute(f"UPDATE reports SET time_s = ({began}) + nominal_steps / 2000.0")
-    picture = load_script("make_live_table").draw(folder, share=0.5)
-    shown = " ".join(html.unescape(text) for text in re.findall(r">([^<>]+)</text>", picture)).replace("\xa0", " ")
-    counts = re.search(r"(?:\d+ [a-z]+, )*\d+ [a-z]+ of 24", shown)  # a state that no trial is in is left out
-    assert counts, shown
-    assert 1 <= sum(int(count) for count in re.findall(r"\d+", counts[0].removesuffix(" of 24"))) < 12
-    assert re.search(r"trial +\d+ stopped", shown)
-    assert re.findall(r"url\(\W?http", picture) == []  # no font from a server
 
 
 def test_the_page_of_settings_says_what_each_key_is() -> None:
