@@ -61,7 +61,9 @@ def check(jobs: Sequence[Job]) -> Answer:
     sweeps = [{"name": config.name, **describe_plan(check_new_or_begun(config))} for config in configs]
 
     def show() -> None:
-        for sweep in sweeps:
+        for job, sweep in zip(jobs, sweeps, strict=True):
+            if job.multirun:
+                print(f"{shlex.join(job.words)}:")
             searched = ", ".join(f"{name}={form}" for name, form in sweep["searched"].items())
             print(f"{sweep['algorithm']} in {sweep['environment']} can run: ", end="")
             print(f"up to {format_number(sweep['trials'], 'trial')}, ", end="")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -16,7 +17,7 @@ from rltune.ledger.sweep_ref import SweepRef
 from rltune.views.terminal import open_console, print_sections
 
 # The overrides that `rltune list` shows, because they distinguish sweeps.
-DISTINGUISHING = ("algo=", "env=", "env.id=", "experiment=")
+DISTINGUISHING = ("algo=", "env=", "env.", "+env.", "++env.", "experiment=")
 
 if TYPE_CHECKING:
     from rltune.policies.result import Evaluation
@@ -79,7 +80,7 @@ def _describe_sweep(sweep: Mapping[str, Any]) -> tuple[str, ...]:
         format_objective(certified and certified["configurations"][0]["median"]),
         format_count(sweep["env_steps"]),
         (sweep["began"] or "")[:16].replace("T", " "),
-        " ".join(word for word in (sweep["command"] or "").split() if word.startswith(DISTINGUISHING)),
+        " ".join(word for word in shlex.split(sweep["command"] or "") if word.startswith(DISTINGUISHING)),
     )
 
 
