@@ -18,7 +18,7 @@ COMPILE := $(BIN)/python -m compileall -q -j 0 \
 	-x '/(tests?|testing|sympy|databricks|networkx|scipy|sklearn|_inductor|onnx|fontTools|pip|setuptools)/' \
 	$(VENV)/lib/python3*/site-packages >/dev/null || true # what cannot be compiled is a template, not a module
 
-.PHONY: help sweep test test-fast test-all ui lint format docs bench soak clean
+.PHONY: help sweep test test-fast test-all next-ray ui lint format docs bench soak clean
 .NOTPARALLEL:
 
 help:
@@ -26,6 +26,7 @@ help:
 	@echo 'make test  [ARGS="-k console"]                             all tests but the nightly ones: ten minutes'
 	@echo 'make test-fast                                             those in one process, without training: one minute'
 	@echo 'make test-all                                              every test, with an hour of simulated crashes'
+	@echo 'make next-ray                                              the contract tests with the newest Ray, in build/next-ray'
 	@echo 'make ui                                                    MLflow in the browser, every trial in it'
 	@echo 'make lint | make format                                    ruff and mypy | let ruff rewrite'
 	@echo 'make docs                                                  the documentation as a site, in build/site'
@@ -50,6 +51,17 @@ test-fast: $(VENV)/.for-tests
 test-all: $(VENV)/.for-tests
 	@RLTUNE_CRASH_S=$${RLTUNE_CRASH_S:-3600} RLTUNE_CRASH_SEED=$${RLTUNE_CRASH_SEED:-$$(date +%Y%m%d)0000} \
 		$(PYTEST) $(ARGS)
+
+# With another Ray than the tested one, in an environment of its own; pip says that rltune's bound forbids it. CONTRIBUTING.md,
+# "Try the next Ray", says what to read when one of these tests fails.
+RAY ?= ray[tune,rllib]
+next-ray:
+	@$(MAKE) --no-print-directory build/next-ray/.for-tests VENV=build/next-ray
+	@build/next-ray/bin/python -m pip install --disable-pip-version-check -q --upgrade '$(RAY)'
+	@# rltune refuses versions beyond its bounds, which its installed metadata has.
+	@sed -i.bak -E '/^Requires-Dist: (ray|gymnasium)/s/<[0-9.]+,?//' build/next-ray/lib/python3*/site-packages/rltune-*.dist-info/METADATA
+	@build/next-ray/bin/python -c 'import ray; print("Ray", ray.__version__)'
+	@build/next-ray/bin/python -m pytest tests/compat tests/engine/test_contract.py $(ARGS)
 
 ui: $(VENV)/.for-use
 	@MLFLOW_DISABLE_TELEMETRY=true $(BIN)/mlflow ui $(ARGS)

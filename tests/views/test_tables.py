@@ -67,6 +67,14 @@ def test_the_list_of_sweeps(sweeps, tmp_path, golden):
     golden("list", listed(tmp_path).replace(str(tmp_path), "<folder>"))
 
 
+def test_the_list_tells_sweeps_by_their_environments_settings(tmp_path):
+    path = write_sweep(tmp_path / "walk", 2)
+    with closing(open_ledger(path)) as ledger:
+        ledger.change_sweep(command="rltune run env=gym '+env.kwargs={size: 4}' budget.trials=3")
+    row = next(line for line in listed(tmp_path).splitlines() if line.startswith("walk"))
+    assert row.rstrip().endswith("env=gym +env.kwargs={size: 4}")
+
+
 def test_the_trials_of_a_sweep(tmp_path, golden):
     """Trials that cannot win stand last, with what they break."""
     with closing(open_ledger(write_bounded(tmp_path / "s"))) as ledger:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import math
 import re
 import shlex
 import sys
@@ -37,9 +38,10 @@ from rltune.envs.searched import list_corner_envs
 from rltune.envs.spec import EnvSpec, spec_of
 from rltune.envs.validation import check_envs
 from rltune.policies.extractors import ExtractorSpec, check_extractor
+from rltune.records import Report
 from rltune.search.dimensions import KINDS
 from rltune.search.samplers import check_sampler
-from rltune.search.schedulers import build_stopping_rule
+from rltune.search.schedulers import GO_ON, build_stopping_rule
 from rltune.search.space import parse_space
 from rltune.views import available
 
@@ -136,7 +138,7 @@ def test_the_pages_have_commands_of_every_kind() -> None:
     assert set(OWN_FILES) == {
         "conf/env/windy.yaml", "conf/algo/mine.yaml", "conf/space/mine.yaml", "conf/env/heating.yaml", "heating.py",
         "conf/env/plant.yaml", "my_tracker.py", "my_nets.py", "my_algo.py", "my_envs.py",
-        "trading.py", "conf/env/trading.yaml", "conf/experiment/trading.yaml",
+        "walk.py", "my_rule.py", "trading.py", "conf/env/trading.yaml", "conf/experiment/trading.yaml",
     }  # fmt: skip
 
 
@@ -158,6 +160,19 @@ def test_the_pages_own_network_can_be_trained_and_exported(own_files: Path) -> N
     space = make_env({"id": "CartPole-v1"}).observation_space
     spec = ExtractorSpec("my_nets:Attention", {"heads": 4})
     assert check_extractor(spec, space, make_layout(space)) == []
+
+
+def test_the_pages_own_stopping_rule_stops_weak_trials(own_files: Path) -> None:
+    rule = build_stopping_rule("my_rule:Below", {"bound": 100}, 10_000)
+    scores = {2_000: 1.0, 5_000: 99.0, 8_000: 101.0, 10_000: math.nan}
+    stopped = [steps for steps, score in scores.items() if rule.decide(Report(0, steps, score)) != GO_ON]
+    assert stopped == [5_000]
+
+
+def test_the_pages_own_agents_are_mapped_by_their_function(own_files: Path) -> None:
+    config = {"config": {"size": 4}}
+    spec = EnvSpec("walk:Walkers", kwargs=config, policies="walk:choose_policy")
+    assert check_envs(spec, []).policies == {"left": "walker", "right": "walker"}
 
 
 def test_the_tutorials_model_has_the_name_that_its_sweep_gives_it() -> None:

@@ -66,7 +66,9 @@ def answer_check(sweeps: Sequence[Mapping[str, Any]]) -> Answer:
     """Answer ``check=true`` with the plans of the sweeps, which were checked here or by a service."""
 
     def show() -> None:
-        for sweep in sweeps:
+        for job, sweep in zip(jobs, sweeps, strict=True):
+            if job.multirun:
+                print(f"{shlex.join(job.words)}:")
             searched = ", ".join(f"{name}={form}" for name, form in sweep["searched"].items())
             print(f"{sweep['algorithm']} in {sweep['environment']} can run: ", end="")
             print(f"up to {format_number(sweep['trials'], 'trial')}, ", end="")

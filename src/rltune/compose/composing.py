@@ -26,6 +26,7 @@ from rltune.envs.searched import is_of_env
 from rltune.errors import ConfigError, RltuneError, choices
 from rltune.formatting import flatten_settings, spell_command
 
+OmegaConf.register_new_resolver("rltune.command", spell_command, replace=True)  # For Hydra's help.
 COMPOSED = "--composed"  # With this flag, `rltune run` reads composed settings from its standard input, for a service.
 _composing = threading.Lock()  # Hydra's state is global, so only one thread may compose at a time.
 

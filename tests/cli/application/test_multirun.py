@@ -11,6 +11,9 @@ import pytest
 from omegaconf import OmegaConf
 
 from rltune.cli.application.multirun import Job, run_jobs
+from rltune.cli.run import check
+from rltune.compose.composing import compose_settings
+from rltune.config.schema import RunConfig
 
 
 def test_the_worst_exit_code_is_the_commands_and_no_failure_stops_the_next(monkeypatch, capfd):
@@ -25,6 +28,18 @@ def test_the_worst_exit_code_is_the_commands_and_no_failure_stops_the_next(monke
 
 
 @pytest.mark.slow
+def test_the_check_of_several_jobs_tells_them_apart(capsys):
+    words = [("env=cartpole", f"seed={seed}") for seed in (1, 2)]
+    answer = check([Job(compose_settings("run", RunConfig, each), each, True) for each in words])
+    answer.show()
+    out = capsys.readouterr().out
+    assert [line for line in out.splitlines() if line.startswith("env=")] == [
+        "env=cartpole seed=1:",
+        "env=cartpole seed=2:",
+    ]
+
+
+@pytest.mark.slow
 @pytest.mark.usefixtures("heeds_hangup")
 @pytest.mark.parametrize(
     "number",
@@ -36,6 +51,9 @@ def test_a_signal_reaches_the_job_and_begins_no_other(number, tmp_path):
 import sys
 from omegaconf import OmegaConf
 from rltune.cli.application.multirun import Job, run_jobs
+from rltune.cli.run import check
+from rltune.compose.composing import compose_settings
+from rltune.config.schema import RunConfig
 sys.orig_argv, sys.argv = [sys.executable, "-c", {job!r}, "-m"], ["run.py", "-m"]
 sys.exit(run_jobs("run", [Job(OmegaConf.create({{}}), (word,), True) for word in ("first", "second")]))
 """

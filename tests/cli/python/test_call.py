@@ -97,6 +97,9 @@ def test_a_call_of_its_own_checks_a_sweep(tmp_path, monkeypatch):
     assert (plan["trials"], plan["searched"]["lr"]) == (3, "[loguniform, 0.0001, 0.01]")
     with pytest.raises(rltune.RltuneError, match=r"budget\.trails"):
         rltune.check_sweep(budget={"trails": 3})
+    monkeypatch.setattr(rltune.envs.validation, "qualify_id", lambda env_id: f"__main__:{env_id}")
+    with pytest.raises(rltune.RltuneError, match="running program"):
+        rltune.check_sweep(env={"id": "Own-v0"})
     assert list(tmp_path.iterdir()) == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,9 @@ def check_sweep(*words: str, config_dir: str | Path | None = None, **settings: A
     config, _ = _read(words, config_dir, settings)
     from rltune.driver.plan import describe_plan
     from rltune.driver.starting import check_new_or_begun
+    from rltune.envs.validation import qualify_id
 
+    config = replace(config, env=replace(config.env, id=qualify_id(config.env.id)))
     return describe_plan(check_new_or_begun(config))
 
 
