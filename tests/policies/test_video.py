@@ -101,6 +101,12 @@ def test_films_of_another_policy_or_evaluation_lie_apart(cartpole, tmp_path: Pat
 
 
 @pytest.mark.fast
+def test_films_of_a_baseline_have_its_name() -> None:
+    info = {"sweep": "first", "trial": None, "run": "baseline-seed-2", "seed": 11}
+    assert name_films(info, "CartPole-v1", range(2)).parts[0] == "first-baseline-seed-2-seed-11"
+
+
+@pytest.mark.fast
 @pytest.mark.parametrize("sweep", ["../../../escaped", "/escaped", "..", "a/../..", "\x00", "x" * 300, 7])
 def test_no_name_leads_a_film_out_of_its_folder(sweep: str, tmp_path: Path) -> None:
     for info in ({"sweep": sweep}, {"trial": sweep}, {"seed": sweep}, {"sweep": sweep, "trial": "/.."}):

@@ -131,7 +131,9 @@ def film_episodes(
 
 def name_films(info: Mapping[str, Any], env_id: str, seeds: range) -> Path:
     """Name the folder of a policy's films, relative to that of all; no name in the policy's files leads out of it."""
-    who = [info.get("sweep") or "policy", *(f"{key}-{info[key]}" for key in ("trial", "seed") if key in info)]
+    parts = {key: info[key] for key in ("trial", "seed") if info.get(key) is not None}
+    owner = [] if "trial" in parts else [info.get("run")]  # The baseline has no number, and its run has a name.
+    who = [info.get("sweep") or "policy", *filter(None, owner), *(f"{key}-{value}" for key, value in parts.items())]
     names = ("-".join(map(str, who)), f"{env_id}-seeds-{seeds[0]}-{seeds[-1]}")
     return Path(*(re.sub(r"[^A-Za-z0-9_.]+", "-", name)[-MAX_NAME:].lstrip(".") or "policy" for name in names))
 
