@@ -116,6 +116,20 @@ def test_no_name_leads_a_film_out_of_its_folder(sweep: str, tmp_path: Path) -> N
             assert folder.resolve().parent.parent == (tmp_path / "films").resolve()
 
 
+class Board:
+    """Draws one pixel for each field of a board of 5 x 7."""
+
+    def render(self) -> np.ndarray:
+        return np.arange(5 * 7 * 3, dtype=np.uint8).reshape(5, 7, 3)
+
+
+@pytest.mark.fast
+def test_a_board_of_few_pixels_is_enlarged() -> None:
+    frame = video._draw_frame(Board())
+    assert frame.shape == (160, 224, 3)
+    assert (frame[::32, ::32] == Board().render()).all()
+
+
 class OddlySized(gymnasium.Wrapper):
     """Draws pictures of 399 x 599 pixels, and takes nothing but Python ints, as in training."""
 
