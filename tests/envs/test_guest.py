@@ -55,6 +55,12 @@ def test_an_own_mistake_blames_no_library(code: str) -> None:
     assert caught.value.fix == "correct it"
 
 
+def test_a_module_that_cannot_be_loaded_is_not_outdated() -> None:
+    with pytest.raises(GuestError) as caught, call_guest("make"):
+        exec(compile("raise ImportError('libGL.so.1: cannot open', name='numpy._drawing')", "walk.py", "exec"))
+    assert caught.value.fix == "correct it"
+
+
 def test_an_exit_is_an_error_like_others() -> None:
     with pytest.raises(GuestError) as caught, call_guest("step 3"):
         raise SystemExit(0)

@@ -237,6 +237,8 @@ def find_outdated(error: BaseException) -> tuple[str, str] | None:
     """
     if isinstance(error, ImportError):
         lacking = error.name or ""
+        if lacking not in sys.modules and not isinstance(error, ModuleNotFoundError):
+            return None  # The module is there and cannot be loaded, such as for want of a system library.
     elif not isinstance(error, AttributeError):
         return None
     elif isinstance(error.obj, ModuleType):
