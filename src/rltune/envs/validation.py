@@ -16,9 +16,11 @@ from typing import Any, NoReturn
 from rltune.envs.build import import_env_module, import_wrappers, make_bare_env
 from rltune.envs.child import acquire_child
 from rltune.envs.closing import close_env, limit_close
+from rltune.envs.constructors import explain_failed_make, load_entry_point
 from rltune.envs.facts import EnvFacts, select_json
 from rltune.envs.first_steps import OBJECTIVE, check_first_steps
 from rltune.envs.guest import ONE_PORT_EACH, call_guest, find_outdated, is_address_in_use
+from rltune.envs.ids import find_meant, list_ids, make_path_error
 from rltune.envs.inspection import check_normalising, digest_sources, find_time_limit
 from rltune.envs.layout import MASK, Layout
 from rltune.envs.masks import OFF
@@ -27,7 +29,7 @@ from rltune.envs.observations import describe_leaf, find_layout, find_network_sp
 from rltune.envs.pettingzoo import check_agents
 from rltune.envs.spaces import name_setting
 from rltune.envs.spec import EnvSpec, spec_of, suggest_array
-from rltune.errors import ABSENT, ConfigError, GuestError, describe_exception, nearest, read_text
+from rltune.errors import ABSENT, ConfigError, GuestError, describe_exception, nearest
 from rltune.formatting import format_params, spell_command
 
 Corners = Sequence[tuple[Mapping[str, Any], EnvSpec]]
@@ -204,6 +206,8 @@ def check_env(spec: EnvSpec) -> EnvFacts:
             "env.id", spec.id, "names no module before its colon", "Name-v0 or module:Name-v0", "env.id=CartPole-v1"
         )
     _check_shaping(spec)
+    if (refusal := make_path_error(spec.id)) is not None:
+        raise refusal
     if module:
         import_env_module(module, spec.id)
     make_score(spec.objective)
@@ -314,6 +318,12 @@ def _explain_failed_make(spec: EnvSpec, exception: Exception) -> NoReturn:
             "an environment of which single copies can be made, because evaluations and policies play single ones",
             "gymnasium.register(..., entry_point=...), a class of gymnasium.Env, beside its vector_entry_point",
         )
+    before = exception.__context__  # The next lines change it.
+    is_unknown = isinstance(exception, gymnasium.error.Error | ModuleNotFoundError)
+    if is_unknown and (meant := find_meant(spec.id)) not in ("", spec.id):
+        module, _, name = meant.rpartition(":")
+        problem, allowed = f": {describe_exception(exception)}", f"{_list_registered(module)}; did you mean '{name}'?"
+        raise ConfigError("env.id", spec.id, problem, allowed, f"env.id={meant}") from None
     try:
         raise exception
     except gymnasium.error.DependencyNotInstalled as error:
@@ -339,37 +349,19 @@ def _explain_failed_make(spec: EnvSpec, exception: Exception) -> NoReturn:
         if is_address_in_use(error):
             problem = f"cannot be made: {describe_exception(error)}"
             raise ConfigError("env.id", spec.id, problem, *ONE_PORT_EACH) from None
-        lacking = next((name for name in spec.per_copy if f"argument '{name}'" in read_text(error)), None)
-        if isinstance(error, TypeError) and lacking is not None:
-            raise ConfigError(
-                f"env.per_copy.{lacking}",
-                spec.per_copy[lacking],
-                f"of {spec.id}: {describe_exception(error)}",
-                "arguments that the environment's constructor takes",
-                f"~env.per_copy.{lacking}",
-            ) from None
-        raise ConfigError(
-            "env.id",
-            spec.id,
-            f"with env.kwargs={dict(spec.kwargs)}: {describe_exception(error)}",
-            "arguments that the environment takes",
-            suggest_array(spec) or "env.kwargs={}",
-        ) from None
+        raise explain_failed_make(spec, error, before) from None
 
 
 def _is_vector_alone(env_id: str) -> bool:
     """Return whether Gymnasium knows an id by a vector environment alone, of which no single copy can be made."""
-    from gymnasium.envs.registration import load_env_creator, registry
+    from gymnasium.envs.registration import registry
     from gymnasium.vector import VectorEnv
 
     if (entry := registry.get(env_id.rpartition(":")[2])) is None:
         return False
     if entry.entry_point is None:
         return entry.vector_entry_point is not None
-    try:
-        point = load_env_creator(entry.entry_point) if isinstance(entry.entry_point, str) else entry.entry_point
-    except Exception:  # Whatever its module raises, which is why the environment could not be made.
-        return False
+    point = load_entry_point(entry)
     return isinstance(point, type) and issubclass(point, VectorEnv)
 
 
@@ -444,15 +436,7 @@ def _is_plugin_of(plugin: EntryPoint, module: str) -> bool:
 
 def _list_registered(module: str) -> str:
     """List the ids that a module has registered; empty if there are none."""
-    from gymnasium.envs.registration import registry
-
-    entries = {name: entry.entry_point for name, entry in registry.items()}
-    ids = [
-        f"{module}:{name}"
-        for name, entry in entries.items()
-        if (entry.partition(":")[0] if isinstance(entry, str) else getattr(entry, "__module__", "")).partition(".")[0]
-        == module.partition(".")[0]
-    ]
+    ids = [f"{module}:{name}" for name in list_ids(module)]
     return f"one of: {', '.join(ids)}" if ids else ""
 
 
