@@ -72,9 +72,9 @@ def _split(env_id: str) -> Iterator[tuple[str, str]]:
     elif env_id.endswith(".py"):
         yield spell_module(env_id), ""
     else:
-        for mark in (".", "/"):
-            head, found, name = env_id.rpartition(mark)
-            if found and head:
+        for separator in (".", "/"):
+            head, between, name = env_id.rpartition(separator)
+            if between and head:
                 yield spell_module(head).replace("/", "."), name
 
 
