@@ -28,7 +28,7 @@ from rltune.algorithms.normalising import find_obstacles, list_notes, remove_fro
 from rltune.algorithms.preflight import check_corners, check_mask, check_spaces, check_vector_env
 from rltune.checkpoints.clients import make_address
 from rltune.checkpoints.store import Store, open_store
-from rltune.cluster.ray_cluster import check_address, machine_of
+from rltune.cluster.ray_cluster import check_address, find_temp_folder, machine_of
 from rltune.cluster.resources import Machine, Request, Share, describe_idle_gpu, fit_share
 from rltune.config.authorship import find_key_file, find_key_problem
 from rltune.config.budget import SCORE_EPISODES, fit_sizes, size_score
@@ -336,6 +336,8 @@ def make_plan(config: RunConfig, begun: Path | None = None, meanwhile: Callable[
         RltuneError: Names the first invalid setting.
     """
     check_address(config.cluster)
+    if config.cluster.address is None:
+        find_temp_folder()
     row, traits = find_capabilities(config.algo), get_traits(config.searcher.kind)
     criteria = read_criteria(asdict(config))
     check_criteria(criteria, row, config.replicates, parse_metrics(config.metrics))
