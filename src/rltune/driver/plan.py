@@ -25,7 +25,7 @@ from rltune.algorithms.arguments import (
 from rltune.algorithms.build import Build, make_inputs_absolute
 from rltune.algorithms.checks import check_algorithm, list_encoders
 from rltune.algorithms.normalising import find_obstacles, list_notes, remove_from_space, remove_from_values
-from rltune.algorithms.preflight import check_corners, check_mask, check_spaces, check_vector_env
+from rltune.algorithms.preflight import check_bounds, check_corners, check_mask, check_spaces, check_vector_env
 from rltune.checkpoints.clients import make_address
 from rltune.checkpoints.store import Store, open_store
 from rltune.cluster.ray_cluster import check_address, find_temp_folder, machine_of
@@ -589,6 +589,9 @@ def _check_env(
     spaces = facts.find_policy_spaces()
     check_spaces(arguments, spec, spaces, row, space)
     check_mask(config.algo, config.env.id, facts.mask, facts.action_space, row)
+    if spec.policies is None:
+        bound_notes = check_bounds(config.algo["name"], config.env.id, facts.action_space, row)
+        facts = replace(facts, notes=(*facts.notes, *bound_notes))
     shaped = next((corner for _, corner in corners if corner.rewards), spec)
     return spec, facts, find_obstacles(config.algo, shaped, vectorize, spaces)
 
