@@ -7,9 +7,9 @@ import gymnasium
 import numpy as np
 import pytest
 from builds import make_build
-from gymnasium.spaces import Box, Discrete, MultiBinary, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Tuple
 
-from rltune.algorithms.preflight import check_corners, check_mask, check_spaces
+from rltune.algorithms.preflight import check_bounds, check_corners, check_mask, check_spaces
 from rltune.config.capabilities import TABLE, find_capabilities
 from rltune.envs.masks import MaskSource
 from rltune.envs.spec import EnvSpec
@@ -195,3 +195,37 @@ def test_heads_of_parts_take_masks_of_any_choices(settings, space, sizes):
 
 def test_datasets_and_world_models_have_no_masks():
     assert [name for name, row in TABLE.items() if row.uses_masks and (row.offline or row.network is None)] == []
+
+
+OPEN = Box(-np.inf, np.inf, (2,), np.float32)
+HALF = Box(np.array([0, -np.inf], np.float32), np.array([1, np.inf], np.float32))
+TOP = Box(np.array([0, -1], np.float32), np.array([np.inf, np.inf], np.float32))
+
+
+@pytest.mark.parametrize(
+    ("name", "space", "notes"),
+    [
+        ("ppo", OPEN, "action[0], action[1] have"),
+        ("ppo", HALF, "action[1] has"),
+        ("sac", HALF, "from -1 to 1 there"),
+        ("sac", Dict(arm=HALF, leg=Box(-1.0, 1.0, (), np.float32)), "action.arm[1] has"),
+        ("ppo", Box(-np.inf, np.inf, (), np.float32), "action has"),
+        ("ppo", Box(-2.0, 2.0, (2,), np.float32), ""),
+        ("sac", Box(-2.0, 2.0, (2, 3), np.float32), ""),
+        ("ppo", Discrete(3), ""),
+        ("dqn", Discrete(3), ""),
+    ],
+)
+def test_actions_without_bounds_are_noted(algo, name, space, notes):
+    (noted,) = check_bounds(name, "Any-v0", space, find_capabilities(algo(name))) or [""]
+    assert notes in noted
+    assert bool(notes) == bool(noted)
+
+
+@pytest.mark.parametrize("space", [OPEN, TOP, Dict(arm=OPEN)])
+def test_squashed_actions_without_any_bounds_are_refused(algo, space):
+    with pytest.raises(ConfigError) as refused:
+        check_bounds("sac", "Any-v0", space, find_capabilities(algo("sac")))
+    assert (refused.value.key, refused.value.exit_code) == ("env.id", 2)
+    assert refused.value.fix.startswith("algo=ppo")
+    assert check_bounds("ppo", "Any-v0", space, find_capabilities(algo("ppo")))

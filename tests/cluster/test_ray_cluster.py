@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import ray
 
 from rltune.cluster import ray_cluster
-from rltune.cluster.ray_cluster import check_address, connect_ray
+from rltune.cluster.ray_cluster import check_address, connect_ray, find_temp_folder, prepare_environment
 from rltune.config.schema import ClusterConfig
 from rltune.errors import ResourceError, UnavailableError
 
@@ -100,3 +105,62 @@ def test_a_ray_that_does_not_come_up_may_be_started_again(monkeypatch: pytest.Mo
     assert (refused.value.key, refused.value.exit_code) == ("cluster", 75)
     assert refused.value.allowed
     assert refused.value.fix
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with a short path, and no variable that names one."""
+    for name in ("RAY_TMPDIR", "TMPDIR"):
+        monkeypatch.delenv(name, raising=False)
+    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+def forbid(monkeypatch: pytest.MonkeyPatch, *folders: str) -> None:
+    """Let folders be another user's, although root may write to all."""
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: str(path) not in folders and access(path, mode))
+
+
+def test_ray_uses_the_folder_that_a_variable_names(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(short))
+    assert find_temp_folder() == short
+    monkeypatch.setenv("RAY_TMPDIR", f"{short}/new")
+    assert find_temp_folder() == short / "new"
+    prepare_environment(ClusterConfig())
+    assert (short / "new").is_dir()
+
+
+@pytest.mark.parametrize("kind", ["long", "a file", "not there", "another user's"])
+def test_ray_uses_another_folder_if_tmpdir_cannot_be_used(
+    kind: str, short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (short / "file").touch()
+    forbid(monkeypatch, f"{short}/theirs", str(short))
+    (short / "theirs").mkdir()
+    folders = {"long": short / ("job_" * 25), "a file": short / "file/x", "not there": short / "gone/x"}
+    monkeypatch.setenv("TMPDIR", str(folders.get(kind, short / "theirs")))
+    assert find_temp_folder() == Path("/tmp")
+
+
+def test_ray_uses_a_folder_of_its_own_if_another_users_is_there(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("/tmp/ray").mkdir(exist_ok=True)
+    forbid(monkeypatch, "/tmp/ray")
+    assert find_temp_folder() == Path(f"/tmp/rltune-{os.getuid()}")
+
+
+@pytest.mark.parametrize("kind", ["long", "theirs"])
+def test_a_named_folder_that_ray_cannot_use_is_refused(kind: str, short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = short / {"long": "job_" * 25, "theirs": "x"}[kind]
+    (folder / "ray").mkdir(parents=True)
+    forbid(monkeypatch, f"{folder}/ray")
+    monkeypatch.setenv("RAY_TMPDIR", str(folder))
+    with pytest.raises(ResourceError) as refused:
+        find_temp_folder()
+    assert (refused.value.key, refused.value.value) == ("RAY_TMPDIR", str(folder))
+    assert (str(len(str(folder))) if kind == "long" else f"{folder}/ray") in refused.value.what
+    typed = refused.value.fix.partition(", or")[0]
+    chosen = subprocess.run(["bash", "-c", f"{typed}; echo $RAY_TMPDIR"], capture_output=True, text=True).stdout.strip()
+    monkeypatch.setenv("RAY_TMPDIR", chosen)
+    assert find_temp_folder() == Path(chosen)
+    Path(chosen).rmdir()

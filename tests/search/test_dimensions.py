@@ -194,3 +194,19 @@ def test_a_mapping_of_another_tool_is_translated(mapping, form):
     assert translate_mapping(mapping) == form
     if isinstance(form, list):
         assert str(parse_dimension("x", form[0], tuple(form[1:])))
+
+
+@pytest.mark.parametrize(
+    ("bound", "fix"),
+    [
+        ("train_batch", "space.minibatch_size=[pow2,32,train_batch_size_per_learner]"),
+        ("train_batch_size", "space.minibatch_size=[pow2,32,train_batch_size_per_learner]"),
+        ("num_epoch", "space.minibatch_size=[pow2,32,num_epochs]"),
+        ("wheel", "space.minibatch_size=[pow2,64,256]"),
+    ],
+)
+def test_a_bound_that_is_nearly_a_parameter_is_answered_with_it(bound: str, fix: str) -> None:
+    names = {"minibatch_size", "train_batch_size_per_learner", "num_epochs", "lr"}
+    with pytest.raises(ConfigError) as refused:
+        parse_dimension("minibatch_size", "pow2", (32, bound), names)
+    assert refused.value.fix == fix

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,64 @@ def test_artifact_folders_that_are_there_or_elsewhere_are_left_alone(tmp_path, m
 
 def test_a_server_that_answers_passes_the_check(server):
     check_uri(server.uri)
+
+
+class _Experiments(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def answering(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """The port of a server on this machine, which `mlflow.test` names as well."""
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.setenv(name, "")
+    resolve = socket.getaddrinfo
+    here = {"mlflow.test": "127.0.0.1"}
+    monkeypatch.setattr(
+        socket, "getaddrinfo", lambda host, *more, **named: resolve(here.get(host, host), *more, **named)
+    )
+    with http.server.HTTPServer(("127.0.0.1", 0), _Experiments) as listening:
+        threading.Thread(target=listening.serve_forever, daemon=True).start()
+        yield listening.server_port
+        listening.shutdown()
+
+
+PROXIES = [
+    ("http_proxy", "http://127.0.0.1:9"),
+    ("HTTP_PROXY", "http://me:hunter2@127.0.0.1:9"),
+    ("all_proxy", "http://127.0.0.1:9"),
+    ("ALL_PROXY", "socks5://127.0.0.1:9"),
+]
+
+
+@pytest.mark.parametrize(("variable", "proxy"), PROXIES)
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.0.0.2"])
+def test_an_address_of_this_machine_goes_through_no_proxy(
+    host: str, variable: str, proxy: str, answering: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, proxy)
+    if host == "127.0.0.2":
+        resolve = socket.getaddrinfo
+        monkeypatch.setattr(socket, "getaddrinfo", lambda host, *more, **named: resolve("127.0.0.1", *more, **named))
+    check_uri(f"http://{host}:{answering}")
+
+
+@pytest.mark.parametrize(("variable", "proxy"), PROXIES)
+def test_a_proxy_that_fails_is_named_and_can_be_left_out(
+    variable: str, proxy: str, answering: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, proxy)
+    with pytest.raises(UnavailableError) as refused:
+        check_uri(f"http://mlflow.test:{answering}")
+    assert variable in refused.value.what
+    assert "hunter2" not in str(refused.value)
+    assert refused.value.fix == "export no_proxy=$no_proxy,mlflow.test"
+    monkeypatch.setenv("no_proxy", f"{os.environ['no_proxy']},mlflow.test")
+    check_uri(f"http://mlflow.test:{answering}")
 
 
 @pytest.mark.parametrize(

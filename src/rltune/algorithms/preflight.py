@@ -259,3 +259,41 @@ def check_mask(
             "an algorithm with a head for each part of an action",
             f"algo=ppo, or {fix}",
         )
+
+
+def check_bounds(algo: str, env_id: str, action_space: Any, row: Capabilities | None) -> list[str]:
+    """Refuse actions without bounds for an algorithm whose outputs lie between -1 and 1, and note which are not scaled.
+
+    Args:
+        algo: The algorithm's name.
+        env_id: The environment.
+        action_space: The space of its actions.
+        row: The algorithm's features; None if its class has to be imported to know them.
+    """
+    from rltune.envs.actions import NUMBERS  # Imported here, because Gymnasium loads slowly.
+    from rltune.envs.spaces import read_actions
+
+    if row is None or row.joins_choices:
+        return []
+    parts = [part for part in read_actions(action_space, joint=False).parts if part.kind == NUMBERS]
+    names = [
+        f"action{''.join(f'.{name}' for name in part.path)}" + (f"[{index}]" if part.shape else "")
+        for part in parts
+        for index in range(part.num_elements)
+        if part.scaled is None or not part.scaled.reshape(-1)[index]
+    ]
+    if not names:
+        return []
+    listed = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    subject = f"{listed} {'has' if len(names) == 1 else 'have'} no two finite bounds"
+    is_squashed = row.network is not None and row.network.kind == "squashed_gaussian"
+    if is_squashed and len(names) == sum(part.num_elements for part in parts):
+        raise ConfigError(
+            "env.id",
+            env_id,
+            f": {subject}, to which the outputs of {algo} from -1 to 1 would be scaled",
+            "a lowest and a highest number for each action, in the environment or by a wrapper that sets action_space",
+            "algo=ppo, whose outputs have no bounds; or action_space = gymnasium.spaces.Box(-10, 10, ...)",
+        )
+    ends = f", and {algo} gives numbers from -1 to 1 there" if is_squashed else ""
+    return [f"actions without two finite bounds are not scaled: {subject}{ends}"]

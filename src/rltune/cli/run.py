@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import re
 import shlex
@@ -59,16 +60,22 @@ def check(jobs: Sequence[Job]) -> Answer:
     from rltune.driver.plan import describe_plan
     from rltune.driver.starting import check_new_or_begun
 
-    return answer_check([{"name": config.name, **describe_plan(check_new_or_begun(config))} for config in configs])
+    sweeps = [{"name": config.name, **describe_plan(check_new_or_begun(config))} for config in configs]
+    return answer_check(sweeps, [shlex.join(job.words) for job in jobs if job.multirun])
 
 
-def answer_check(sweeps: Sequence[Mapping[str, Any]]) -> Answer:
-    """Answer ``check=true`` with the plans of the sweeps, which were checked here or by a service."""
+def answer_check(sweeps: Sequence[Mapping[str, Any]], typed: Sequence[str] = ()) -> Answer:
+    """Answer ``check=true`` with the plans of the sweeps, which were checked here or by a service.
+
+    Args:
+        sweeps: The plans.
+        typed: The words of each sweep, if there are several, which tell them apart.
+    """
 
     def show() -> None:
-        for job, sweep in zip(jobs, sweeps, strict=True):
-            if job.multirun:
-                print(f"{shlex.join(job.words)}:")
+        for sweep, words in itertools.zip_longest(sweeps, typed):
+            if words:
+                print(f"{words}:")
             searched = ", ".join(f"{name}={form}" for name, form in sweep["searched"].items())
             print(f"{sweep['algorithm']} in {sweep['environment']} can run: ", end="")
             print(f"up to {format_number(sweep['trials'], 'trial')}, ", end="")

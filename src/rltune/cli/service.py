@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -87,7 +88,8 @@ def store_run_schema(words: list[str]) -> list[str]:
 def check_submissions(jobs: Sequence[Job]) -> Answer:
     """Let the service check sweeps for ``check=true`` without submitting them."""
     client = _open_client(jobs)
-    return answer_check([client.check_sweep(*_list_words(job)) for job in jobs])
+    sweeps = [client.check_sweep(*_list_words(job)) for job in jobs]
+    return answer_check(sweeps, [shlex.join(job.words) for job in jobs if job.multirun])
 
 
 def _open_client(jobs: Sequence[Job]) -> Client:

@@ -208,17 +208,19 @@ _early: list[ForkServer] = []  # At most one fork server, started before the com
 def begin_fork_server() -> None:
     """Start a fork server early, so that its imports are done when `acquire_fork_server` needs it.
 
-    If no sweep follows, then it ends with this process. None is started outside Linux, if replacements are switched
-    off, or if the path of the temporary folder is too long for a Unix socket.
+    If no sweep follows, then it ends with this process. None is started outside Linux or if replacements are switched
+    off.
     """
-    if _early or not are_replacements_on():
+    if _early or sys.platform != "linux" or not are_replacements_on():
         return
     # mkdtemp makes the folder with mode 0700, so that only this user can connect to the socket in it.
-    folder = Path(tempfile.mkdtemp(prefix="rltune-"))
-    if sys.platform != "linux" or len(str(folder / "socket")) > MAX_PATH_LENGTH:
-        folder.rmdir()
-        return
-    _early.append(ForkServer(folder))
+    _early.append(ForkServer(Path(tempfile.mkdtemp(prefix="rltune-", dir=_find_short_folder()))))
+
+
+def _find_short_folder() -> str:
+    """Return the folder for temporary files, or ``/tmp`` if its path is too long for a socket in it."""
+    folder = tempfile.gettempdir()
+    return folder if len(os.fsencode(f"{folder}/rltune-12345678/socket")) <= MAX_PATH_LENGTH else "/tmp"  # noqa: S108
 
 
 @atexit.register

@@ -57,6 +57,9 @@ TUNE_SETTINGS = {
 CONNECT_S = 5.0  # How long to wait for a cluster's head node to accept a connection.
 # Ray's object store is small, because it holds only reports and messages: samples stay in the trials.
 OBJECT_STORE_BYTES = 256 * 2**20
+SOCKET_BYTES = 107  # The longest path of a socket.
+SOCKET = "ray/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
+"""The longest path of a socket below the folder for temporary files, which Ray makes (2.60)."""
 
 
 def check_address(cluster: ClusterConfig) -> None:
@@ -91,6 +94,45 @@ def check_address(cluster: ClusterConfig) -> None:
         )
 
 
+def find_temp_folder() -> Path:
+    """Return the folder in which a Ray of our own makes ``ray``, with its sockets, logs and spilled objects.
+
+    It is the first usable one of ``RAY_TMPDIR`` alone, if it is set; else of ``TMPDIR``, ``/tmp`` and a folder of this
+    user's in ``/tmp``, because a batch system's paths may be too long for sockets, and ``/tmp/ray`` another user's.
+
+    Raises:
+        ResourceError: There is none.
+    """
+    typed = {name: value for name in ("RAY_TMPDIR", "TMPDIR") if (value := os.environ.get(name))}
+    folders = [typed.get("TMPDIR", "/tmp"), "/tmp", f"/tmp/rltune-{os.getuid()}"]  # noqa: S108 - where Ray's are
+    if "RAY_TMPDIR" in typed:
+        folders = [typed["RAY_TMPDIR"]]
+    obstacles = [_describe_obstacle(Path(folder)) for folder in folders]
+    usable = next((folder for folder, obstacle in zip(folders, obstacles, strict=True) if not obstacle), None)
+    if usable is not None:
+        return Path(usable)
+    key = next(iter(typed), "TMPDIR")
+    room = SOCKET_BYTES - len(SOCKET) - 1
+    raise ResourceError(
+        f": {obstacles[0]}",
+        f"a folder for the sockets and logs of Ray's processes that you can write to, of at most {room} bytes",
+        "export RAY_TMPDIR=$(mktemp -d /tmp/ray-XXXXXX), or another such folder",
+        key=key,
+        value=typed.get(key, folders[0]),
+    )
+
+
+def _describe_obstacle(folder: Path) -> str:
+    """Say why Ray cannot use a folder for temporary files; empty if it can."""
+    if (length := len(os.fsencode(folder.absolute() / SOCKET))) > SOCKET_BYTES:
+        return f"it has {len(os.fsencode(folder.absolute()))} bytes, with which sockets in it have {length}"
+    path = folder.absolute() / "ray"
+    place = next(parent for parent in (path, *path.parents) if os.path.lexists(parent))
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+        return f"{place} is {f'of user {place.lstat().st_uid}, and ' if place == path else ''}no folder to write to"
+    return ""
+
+
 def machine_of(cluster: ClusterConfig) -> Machine | None:
     """Return what a local Ray offers to trials; None for a cluster to join, whose nodes are not known yet."""
     if cluster.address is not None:
@@ -116,6 +158,9 @@ def prepare_environment(cluster: ClusterConfig | None = None) -> None:
         os.environ.setdefault(key, value)
     if cluster is not None and cluster.address is not None:
         return
+    folder = find_temp_folder()
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.environ["RAY_TMPDIR"] = str(folder.absolute())  # Not a relative one: Ray's processes have other folders.
     if "ray" not in sys.modules:
         # Token authentication for a local Ray; a cluster that is joined has its own settings. Ray would store the token
         # in the user's home, readable by all; a token in the environment ends with this process.
@@ -211,7 +256,8 @@ def _start(cluster: ClusterConfig, modules: Sequence[str]) -> None:
         # Ray raises a plain Exception if its node is not up within 30 s (Ray 2.60).
         raise UnavailableError(
             f": Ray did not start ({describe_exception(error)})",
-            "a machine with time and memory for Ray's own processes; their logs are in /tmp/ray/session_latest/logs",
+            "a machine with time and memory for Ray's own processes; their logs are in "
+            f"{find_temp_folder()}/ray/session_latest/logs",
             "the same command again, when the machine is less busy",
             key="cluster",
             value="local",

@@ -30,6 +30,7 @@ from rltune.formatting import spell_command
 from rltune.other_tools import Answer, find_answer
 
 _SEVERAL = re.compile("Ambiguous value|Error resolving interpolation|Sweep parameters|In '.*Could not load")
+_SPACE_MAPPING = re.compile(r"\+*(space\.[^.=]+)=(\{\s*['\"]?(\w+).*\})")  # As other tools write a range.
 NAMED_GROUPS = ("experiment", "tuned", "portfolio", "recipe")  # Config groups that have no class in the schema.
 # Hydra's flags. Settings that are typed with dashes are refused.
 FLAGS = {
@@ -256,6 +257,8 @@ def explain_key(cause: OmegaConfBaseException, root: str, schema: type, words: S
         problem = f": {str(cause).splitlines()[0]}"
         allowed = "${oc.env:NAME} for the value of an environment variable that is set"
         return ConfigError(*split_word(word), problem, allowed, help_line)
+    if foreign := next(filter(None, map(_SPACE_MAPPING.match, words)), None):
+        return _explain_mapping(f"{foreign[1]}.{foreign[3]}", foreign[2])
     if isinstance(cause, ConfigTypeError) and (mixed := _explain_mixed(words, str(cause.full_key), schema, help_line)):
         return mixed
     parent: Any = cause.parent_node

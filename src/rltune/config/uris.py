@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -20,6 +21,7 @@ _PLAIN_LOGIN = re.compile(
 _VARIABLE = re.compile(r"\$\{oc\.env:[^},]*(?:,\s*['\"]?([^}]*?)['\"]?\s*)?\}")
 SECRET_VARIABLES = {"study.storage": "RLTUNE_STORAGE", "tracking.uri": "RLTUNE_TRACKING_URI", "notify": "RLTUNE_NOTIFY"}
 """The settings that may hold a secret, and the environment variable that errors suggest for each."""
+LOCAL_HOSTS = ("localhost", "127.0.0.1", "127.0.0.0/8", "0.0.0.0", "::1")  # noqa: S104 - nothing listens there
 _QUOTES = "'\""
 _HOOK = re.compile(r"(?s)([\w+.-]+://)([^/?#\s]*@)?([^/?#@\s]*)([^@]*)")  # An @ after the host may be a password's.
 
@@ -114,8 +116,31 @@ def refuse_typed_secrets(words: Iterable[str]) -> None:
         refuse_secret(key.lstrip("+"), value)
 
 
+def keep_local_direct() -> None:
+    """Let no request of this process, or of those that it starts, for an address of this machine go through a proxy.
+
+    A proxy is another machine, where the address means another server or none.
+    """
+    named = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    if "*" in named.split(","):
+        return
+    missing = [host for host in (*LOCAL_HOSTS, socket.gethostname()) if host not in named.split(",")]
+    for name in ("no_proxy", "NO_PROXY"):  # Libraries read the one or the other.
+        os.environ[name] = ",".join(filter(None, [named, *missing]))
+
+
+def find_proxy(address: str) -> str:
+    """Return the name of the environment variable whose proxy a request would go through; empty if through none."""
+    from requests.utils import should_bypass_proxies
+
+    names = (f"{address.partition(':')[0]}_proxy", "all_proxy")
+    named = next((each for name in names for each in (name, name.upper()) if os.environ.get(each)), "")
+    return "" if not named or should_bypass_proxies(address, no_proxy=None) else named
+
+
 def resolve_uri(uri: str | None) -> str:
     """Return MLflow's tracking URI, with an SQLite file's path made absolute; None is the default of ``mlflow ui``."""
+    keep_local_direct()
     uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:///mlflow.db"
     for name in ("PASSWORD", "TOKEN"):
         remember(os.environ.get(f"MLFLOW_TRACKING_{name}", ""))

@@ -25,10 +25,10 @@ from rltune.algorithms.arguments import (
 from rltune.algorithms.build import Build, make_inputs_absolute
 from rltune.algorithms.checks import check_algorithm, list_encoders
 from rltune.algorithms.normalising import find_obstacles, list_notes, remove_from_space, remove_from_values
-from rltune.algorithms.preflight import check_corners, check_mask, check_spaces, check_vector_env
+from rltune.algorithms.preflight import check_bounds, check_corners, check_mask, check_spaces, check_vector_env
 from rltune.checkpoints.clients import make_address
 from rltune.checkpoints.store import Store, open_store
-from rltune.cluster.ray_cluster import check_address, machine_of
+from rltune.cluster.ray_cluster import check_address, find_temp_folder, machine_of
 from rltune.cluster.resources import Machine, Request, Share, describe_idle_gpu, fit_share
 from rltune.config.authorship import find_key_file, find_key_problem
 from rltune.config.budget import SCORE_EPISODES, fit_sizes, size_score
@@ -338,6 +338,8 @@ def make_plan(config: RunConfig, begun: Path | None = None, meanwhile: Callable[
         RltuneError: Names the first invalid setting.
     """
     check_address(config.cluster)
+    if config.cluster.address is None:
+        find_temp_folder()
     row, traits = find_capabilities(config.algo), get_traits(config.searcher.kind)
     criteria = read_criteria(asdict(config))
     check_criteria(criteria, row, config.replicates, parse_metrics(config.metrics))
@@ -591,6 +593,9 @@ def _check_env(
     spaces = facts.find_policy_spaces()
     check_spaces(arguments, spec, spaces, row, space)
     check_mask(config.algo, config.env.id, facts.mask, facts.action_space, row)
+    if spec.policies is None:
+        bound_notes = check_bounds(config.algo["name"], config.env.id, facts.action_space, row)
+        facts = replace(facts, notes=(*facts.notes, *bound_notes))
     shaped = next((corner for _, corner in corners if corner.rewards), spec)
     return spec, facts, find_obstacles(config.algo, shaped, vectorize, spaces)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import re
 import sys
 import warnings
@@ -17,9 +16,11 @@ from typing import Any, NoReturn
 from rltune.envs.build import import_env_module, import_wrappers, make_bare_env
 from rltune.envs.child import acquire_child
 from rltune.envs.closing import close_env, limit_close
+from rltune.envs.constructors import explain_failed_make, load_entry_point
 from rltune.envs.facts import EnvFacts, select_json
 from rltune.envs.first_steps import OBJECTIVE, check_first_steps
 from rltune.envs.guest import ONE_PORT_EACH, call_guest, find_outdated, is_address_in_use
+from rltune.envs.ids import find_meant, list_ids, make_path_error
 from rltune.envs.inspection import check_normalising, digest_sources, find_time_limit
 from rltune.envs.layout import MASK, Layout
 from rltune.envs.masks import OFF
@@ -29,7 +30,7 @@ from rltune.envs.pettingzoo import check_agents
 from rltune.envs.rllib_agents import is_rllib_class
 from rltune.envs.spaces import name_setting
 from rltune.envs.spec import EnvSpec, spec_of, suggest_array
-from rltune.errors import ABSENT, ConfigError, GuestError, describe_exception, nearest, read_text, spell
+from rltune.errors import ABSENT, ConfigError, GuestError, describe_exception, nearest
 from rltune.formatting import format_params, spell_command
 
 Corners = Sequence[tuple[Mapping[str, Any], EnvSpec]]
@@ -207,6 +208,8 @@ def check_env(spec: EnvSpec) -> EnvFacts:
             "env.id", spec.id, "names no module before its colon", "Name-v0 or module:Name-v0", "env.id=CartPole-v1"
         )
     _check_shaping(spec)
+    if (refusal := make_path_error(spec.id)) is not None:
+        raise refusal
     if module:
         import_env_module(module, spec.id)
     make_score(spec.objective)
@@ -328,6 +331,12 @@ def _explain_failed_make(spec: EnvSpec, exception: Exception, fault: GuestError)
             "an environment of which single copies can be made, because evaluations and policies play single ones",
             "gymnasium.register(..., entry_point=...), a class of gymnasium.Env, beside its vector_entry_point",
         )
+    before = exception.__context__  # The next lines change it.
+    is_unknown = isinstance(exception, gymnasium.error.Error | ModuleNotFoundError)
+    if is_unknown and (meant := find_meant(spec.id)) not in ("", spec.id):
+        module, _, name = meant.rpartition(":")
+        problem, allowed = f": {describe_exception(exception)}", f"{_list_registered(module)}; did you mean '{name}'?"
+        raise ConfigError("env.id", spec.id, problem, allowed, f"env.id={meant}") from None
     try:
         raise exception
     except gymnasium.error.DependencyNotInstalled as error:
@@ -355,60 +364,7 @@ def _explain_failed_make(spec: EnvSpec, exception: Exception, fault: GuestError)
         if is_address_in_use(error):
             problem = f"cannot be made: {describe_exception(error)}"
             raise ConfigError("env.id", spec.id, problem, *ONE_PORT_EACH) from None
-        lacking = next((name for name in spec.per_copy if f"argument '{name}'" in read_text(error)), None)
-        if isinstance(error, TypeError) and lacking is not None:
-            raise ConfigError(
-                f"env.per_copy.{lacking}",
-                spec.per_copy[lacking],
-                f"of {spec.id}: {describe_exception(error)}",
-                "arguments that the environment's constructor takes",
-                f"~env.per_copy.{lacking}",
-            ) from None
-        if missing := _list_missing_arguments(spec):
-            values = ", ".join([f"{name}: {spell(value)}" for name, value in spec.kwargs.items()])
-            placeholders = ", ".join(f"{name}: ..." for name in missing)
-            raise ConfigError(
-                "env.id",
-                spec.id,
-                f"cannot be made without {', '.join(missing)}",
-                "a value for each argument that its constructor requires",
-                f"'env.kwargs={{{', '.join(filter(None, [values, placeholders]))}}}'",
-            ) from None
-        if not spec.kwargs:
-            raise fault.rewrite(f": {fault.problem}", key="env.id", value=spec.id) from None
-        raise ConfigError(
-            "env.id",
-            spec.id,
-            f"with env.kwargs={dict(spec.kwargs)}: {describe_exception(error)}",
-            "arguments that the environment takes",
-            suggest_array(spec) or "env.kwargs={}",
-        ) from None
-
-
-def _list_missing_arguments(spec: EnvSpec) -> list[str]:
-    """List the arguments that an environment's constructor requires and that nobody gives."""
-    from gymnasium.envs.registration import registry
-
-    entry = registry.get(spec.id.rpartition(":")[2])  # None of an id without its version, which Gymnasium completes.
-    point = entry and _load_entry_point(entry)
-    try:
-        parameters = inspect.signature(point).parameters.values() if point else ()
-    except (TypeError, ValueError):  # It is written in C, for example.
-        return []
-    given = {*(entry.kwargs if entry else ()), *spec.kwargs, *spec.per_copy}
-    required = [each for each in parameters if each.default is each.empty and each.name not in given]
-    return [each.name for each in required if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
-
-
-def _load_entry_point(entry: Any) -> Any:
-    """Return what makes single copies of a registered id; None if there is nothing, or if it cannot be imported."""
-    from gymnasium.envs.registration import load_env_creator
-
-    point = entry.entry_point
-    try:
-        return load_env_creator(point) if isinstance(point, str) else point
-    except Exception:  # Whatever its module raises, which is why the environment could not be made.
-        return None
+        raise explain_failed_make(spec, error, before) from None
 
 
 def _is_vector_alone(env_id: str) -> bool:
@@ -420,7 +376,7 @@ def _is_vector_alone(env_id: str) -> bool:
         return False
     if entry.entry_point is None:
         return entry.vector_entry_point is not None
-    point = _load_entry_point(entry)
+    point = load_entry_point(entry)
     return isinstance(point, type) and issubclass(point, VectorEnv)
 
 
@@ -501,15 +457,7 @@ def _is_plugin_of(plugin: EntryPoint, module: str) -> bool:
 
 def _list_registered(module: str) -> str:
     """List the ids that a module has registered; empty if there are none."""
-    from gymnasium.envs.registration import registry
-
-    entries = {name: entry.entry_point for name, entry in registry.items()}
-    ids = [
-        f"{module}:{name}"
-        for name, entry in entries.items()
-        if (entry.partition(":")[0] if isinstance(entry, str) else getattr(entry, "__module__", "")).partition(".")[0]
-        == module.partition(".")[0]
-    ]
+    ids = [f"{module}:{name}" for name in list_ids(module)]
     return f"one of: {', '.join(ids)}" if ids else ""
 
 

@@ -7,11 +7,13 @@ import re
 from pathlib import Path
 
 from rltune.compat.mlflow_store import check_version, follow_move
+from rltune.config.uris import keep_local_direct
 from rltune.errors import PolicyError, choices, describe_exception
 from rltune.policies.uri import Source
 
 # MLflow reads this variable when it is imported, so it is set before; a value that the user has set is kept.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+keep_local_direct()
 
 
 def download_part(source: Source, part: str, folder: str) -> Path:

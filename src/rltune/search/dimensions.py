@@ -551,12 +551,16 @@ def parse_dimension(name: str, kind: str, args: tuple[Any, ...], names: Collecti
     if kind == "choice":
         return Dimension(name, kind, args)
     if unknown := [arg for arg in args[:2] if isinstance(arg, str) and arg not in names]:
+        others = {*names} - {name}
+        # A shortened name, such as train_batch, is no close match by its letters.
+        begun = [other for other in sorted(others) if other.startswith(unknown[0])]
+        close = begun[0] if len(begun) == 1 else nearest(unknown[0], others)
         raise ConfigError(
             key,
             form,
             f": '{unknown[0]}' is neither a number nor a parameter with one",
-            choices(unknown[0], {*names} - {name}) if names else rule.usage,
-            usual,
+            choices(unknown[0], others, close) if others else rule.usage,
+            f"{key}={spell([kind, *(close if arg == unknown[0] else arg for arg in args)])}" if close else usual,
         )
     numbers = [arg for number, arg in enumerate(args) if number >= 2 or not isinstance(arg, str)]
     if not all(isinstance(arg, int | float) and not isinstance(arg, bool) and math.isfinite(arg) for arg in numbers):

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from rltune.compat.mlflow_store import PREFIX, check_version, follow_move
-from rltune.config.uris import resolve_uri
+from rltune.config.uris import find_proxy, resolve_uri
 from rltune.errors import ConfigError, UnavailableError
 from rltune.secrets import redact_error, reveal
 
@@ -55,9 +55,10 @@ def check_uri(uri: str | None) -> None:
     """
     address = resolve_uri(uri)
     scheme = address.partition(":")[0].partition("+")[0] if ":" in address else ""
-    problem, is_away = "", False
+    problem, is_away, proxy = "", False, ""
     try:
         if scheme in ("http", "https"):
+            proxy = find_proxy(reveal(address))
             status = _request_experiments(reveal(address), _read_timeout_s())
             problem = "" if status == 200 else f"answers with status {status}"
             is_away = status >= 500 or status == 429
@@ -72,6 +73,7 @@ def check_uri(uri: str | None) -> None:
             problem = "MLflow keeps runs in a database or on a server"
     except ValueError:  # Its text may quote a part of the login.
         problem = "cannot be read: special characters of a password are written as %2F and so on"
+        problem = "cannot be requested" if proxy else problem
     except sqlite3.Error as error:
         problem = str(error)
     except OSError as error:  # The errors of requests are OSErrors, too.
@@ -79,6 +81,13 @@ def check_uri(uri: str | None) -> None:
     if not problem:
         return
     key, value = "tracking.uri", address
+    if proxy:
+        host = urlsplit(reveal(address)).hostname
+        problem += f", through the proxy that {proxy} names"
+        allowed = "a proxy that reaches the server (for socks: pip install 'requests[socks]'), or none for this server"
+        raise UnavailableError(
+            f": {redact_error(address, problem)}", allowed, f"export no_proxy=$no_proxy,{host}", key=key, value=value
+        )
     parts = (
         f": {redact_error(address, problem)}",
         "a server that answers, http(s)://host:port, or a database, such as sqlite:////absolute/path/mlflow.db",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import urlsplit
 
-from rltune.config.uris import conceal_setting, is_web
+from rltune.config.uris import conceal_setting, is_web, keep_local_direct
 from rltune.errors import ConfigError
 from rltune.formatting import spell_command
 from rltune.ledger.outcome import Outcome
@@ -59,6 +59,7 @@ class NotificationTracker(Tracker):
             return
         import requests  # Imported only here, because it is slow.
 
+        keep_local_direct()
         try:
             # A redirect is not followed: it could send the login to another host, or turn the POST into a GET.
             answer = requests.post(

@@ -1,0 +1,161 @@
+"""Say why an environment cannot be made: which argument is missing or unknown, or what its constructor has raised."""
+
+from __future__ import annotations
+
+import inspect
+import shlex
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from rltune.envs.guest import find_place, make_fault
+from rltune.envs.spec import EnvSpec, suggest_array
+from rltune.errors import ConfigError, choices, describe_exception, nearest, spell
+
+MAPPINGS = ("env_config", "config", "cfg", "conf", "settings", "options", "params")
+"""Names of arguments that are usually mappings, where nothing else says so."""
+
+
+class Parameters(NamedTuple):
+    """The arguments of an environment's constructor.
+
+    Attributes:
+        names: All of them, also those that it hands on to its base classes.
+        required: Those without a default, and for each whether it is a mapping.
+        is_open: Whether it takes any further ones.
+    """
+
+    names: tuple[str, ...]
+    required: Mapping[str, bool]
+    is_open: bool
+
+
+def explain_failed_make(spec: EnvSpec, error: Exception, before: BaseException | None) -> ConfigError:
+    """Make the error for an environment that its constructor, or Gymnasium for it, has refused to make.
+
+    Args:
+        spec: The environment.
+        error: The exception.
+        before: The exception that was handled when it was raised.
+    """
+    from gymnasium.envs.registration import registry
+
+    # Gymnasium raises a new TypeError from a constructor's own, whose traceback has the constructor's lines.
+    if isinstance(error, TypeError) and isinstance(before, TypeError) and not find_place(error):
+        error = before
+    entry = registry.get(spec.id.rpartition(":")[2])
+    point = load_entry_point(entry) if entry else None
+    words, parameters = describe_exception(error), read_parameters(point) if point else None
+    registered = entry.kwargs if entry else {}
+    if parameters and isinstance(error, TypeError):
+        given = {**spec.kwargs, **spec.per_copy}
+        passed = [name for name in given if name not in list_makes_own()]
+        unknown = next((name for name in passed if name not in parameters.names and not parameters.is_open), None)
+        if unknown is not None:
+            return _make_unknown_error(spec, unknown, parameters, words)
+        missing = {name: of for name, of in parameters.required.items() if name not in {**registered, **given}}
+        if missing:
+            return _make_missing_error(spec, missing)
+        if not find_place(error):
+            return _make_foreign_error(spec, point)
+    fault = make_fault(error, "make")
+    more = f", **{dict(spec.kwargs)}" if spec.kwargs else ""
+    code = f'import gymnasium; gymnasium.make("{spec.id}"{more})'
+    return ConfigError(
+        "env.id",
+        spec.id,
+        f"{f'with env.kwargs={spell(spec.kwargs)}' if spec.kwargs else ''}: {fault.problem}",
+        fault.allowed,
+        suggest_array(spec)
+        or f"correct it, or start what it needs; python -c {shlex.quote(code)} shows where it fails",
+    )
+
+
+def load_entry_point(entry: Any) -> Any:
+    """Return what makes single copies of a registered id; None if there is nothing, or if it cannot be imported."""
+    from gymnasium.envs.registration import load_env_creator
+
+    point = entry.entry_point
+    try:
+        return load_env_creator(point) if isinstance(point, str) else point
+    except Exception:  # Whatever its module raises, which is why the environment could not be made.
+        return None
+
+
+def read_parameters(point: Callable[..., Any]) -> Parameters | None:
+    """Return the arguments of a class or function that makes an environment; None if nothing says them."""
+    makers: list[Any] = [point]
+    if is_class := isinstance(point, type):
+        makers = [vars(cls)["__init__"] for cls in point.__mro__[:-1] if "__init__" in vars(cls)]
+    names: list[str] = []
+    required: dict[str, bool] = {}
+    is_open = bool(makers)
+    for maker in makers:
+        try:
+            parameters = list(inspect.signature(maker).parameters.values())[is_class:]
+        except (TypeError, ValueError):  # It is written in C, for example.
+            return None
+        named = [each for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+        if maker is makers[0]:
+            required = {each.name: _is_mapping(each) for each in named if each.default is each.empty}
+        names += [each.name for each in named]
+        is_open = any(each.kind is each.VAR_KEYWORD for each in parameters)
+        if not is_open:
+            break
+    return Parameters(tuple(dict.fromkeys(names)), required, is_open)
+
+
+def list_makes_own() -> tuple[str, ...]:
+    """List the arguments that ``gymnasium.make`` takes for itself."""
+    import gymnasium
+
+    return tuple(inspect.signature(gymnasium.make).parameters)
+
+
+def _is_mapping(parameter: inspect.Parameter) -> bool:
+    """Return whether an argument is a mapping, by its annotation or else by its name."""
+    annotation = parameter.annotation
+    if annotation is parameter.empty:
+        return parameter.name in MAPPINGS
+    return any(word in str(annotation).lower() for word in ("dict", "mapping", "envcontext"))
+
+
+def _make_unknown_error(spec: EnvSpec, name: str, parameters: Parameters, words: str) -> ConfigError:
+    group = "env.per_copy" if name in spec.per_copy else "env.kwargs"
+    value, close = {**spec.kwargs, **spec.per_copy}[name], nearest(name, parameters.names)
+    fix = f"~{group}.{name}"
+    if close and close not in spec.kwargs:
+        fix = f"+{group}.{close}={spell(value)} in its place; {fix} leaves it out"
+    allowed = choices(name, parameters.names) if parameters.names else "no argument, as its constructor has none"
+    return ConfigError(f"{group}.{name}", value, f"of {spec.id}: {words}", allowed, fix)
+
+
+def _make_missing_error(spec: EnvSpec, missing: Mapping[str, bool]) -> ConfigError:
+    values = {name: "{}" if is_mapping else "..." for name, is_mapping in missing.items()}
+    if len(values) == 1:
+        ((name, value),) = values.items()
+        fix = f"+env.kwargs.{name}={value}"
+        fix = f"'{fix}'" if value == "{}" else fix
+    else:
+        fix = f"'env.kwargs={{{', '.join(f'{name}: {value}' for name, value in values.items())}}}'"
+    return ConfigError(
+        "env.id",
+        spec.id,
+        f": its constructor needs {', '.join(values)}",
+        "numbers, text, lists and mappings; an object, such as a table, is made by a function of yours that makes the "
+        "environment with it: gymnasium.register('Name-v0', entry_point=make_env)",
+        fix,
+    )
+
+
+def _make_foreign_error(spec: EnvSpec, point: Any) -> ConfigError:
+    """Make the error for an entry point that does not give an environment of Gymnasium's."""
+    name = getattr(point, "__name__", spec.id)
+    subject, fix = f"what {name} returns", f"a class MyEnv(gymnasium.Env), of which {name} returns an instance"
+    if isinstance(point, type):
+        subject, fix = name, f"class {name}(gymnasium.Env): in {point.__module__}"
+        if any(cls.__module__.partition(".")[0] == "gym" for cls in point.__mro__):
+            fix += (
+                ", with import gymnasium for the old gym; its reset returns observation and info, its step five values"
+            )
+    allowed = "an environment that derives from gymnasium.Env; with env=pettingzoo, a pettingzoo.ParallelEnv"
+    return ConfigError("env.id", spec.id, f": {subject} does not derive from gymnasium.Env", allowed, fix)
