@@ -167,10 +167,10 @@ def shoot_service(browser: Browser, client: rltune.Client, project: Path, folder
     token = (project / "outputs" / ".service" / "token").read_text().strip()
     browser.open(f"{client.address}/login#{token}")
     browser.wait("document.querySelector('#sweeps')")
-    shoot(browser, folder / "service-list.png", 560)
+    shoot(browser, folder / "service-list.png", 600)
     browser.open(f"{client.address}/sweeps/{RUNNING}")
     browser.wait("document.querySelector('#table-trials')")
-    shoot(browser, folder / "service-sweep.png", 1400)
+    shoot(browser, folder / "service-sweep.png", 1750)
     for name in reversed(others):  # The running one last, so that no other is begun.
         if client.show(name)["state"] in ("running", "queued"):
             client.stop(name)
@@ -183,7 +183,7 @@ def shoot_report(browser: Browser, sweep: Path, folder: Path) -> None:
     for picture, scheme in (("report.png", "light"), ("report-dark.png", "dark")):
         browser.prefer(scheme)
         browser.wait("document.body.dataset.drawn")
-        shoot(browser, folder / picture, 1500)
+        shoot(browser, folder / picture, 1700)
     browser.prefer("light")
 
 
