@@ -56,7 +56,7 @@ function sortRows(table) {
   table.tBodies[0].append(...rows);
 }
 function makeSortable(table) {
-  for (const head of table.querySelectorAll("thead th")) {
+  for (const head of table.querySelectorAll("thead th:not(:has(.sort))")) {
     const button = document.createElement("button"), heading = head.textContent;
     button.className = "sort";
     button.id = `sort-${table.id}-${heading}`;
