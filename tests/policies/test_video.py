@@ -149,6 +149,32 @@ def test_an_odd_size_is_padded_so_that_players_take_it(cartpole, tmp_path: Path)
         assert reader.get_meta_data()["size"] == (600, 400)
 
 
+class Unseeded(gymnasium.Wrapper):
+    """Ends episodes of any seed after one step more each time."""
+
+    played = 0
+
+    def reset(self, **kwargs):
+        Unseeded.played += 1
+        self.left = Unseeded.played
+        return self.env.reset(**kwargs)
+
+    def step(self, action):
+        self.left -= 1
+        observation, reward, terminated, _, info = self.env.step(action)
+        return observation, reward, terminated, self.left <= 0, info
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("wrappers", "is_repeated"), [([], True), ([{"entry_point": f"{__name__}:Unseeded"}], False)])
+def test_films_of_other_episodes_than_the_evaluated_say_so(
+    cartpole, tmp_path: Path, wrappers: list, is_repeated: bool
+) -> None:
+    env = {"id": "CartPole-v1", "kwargs": {}, "wrappers": wrappers}
+    films = film_episodes(cartpole, evaluate(cartpole, episodes=2, env=env), tmp_path, env=env)
+    assert {film.is_repeated for film in films} == {is_repeated}
+
+
 @pytest.mark.slow
 def test_the_best_episode_of_a_cost_is_the_least(cartpole, tmp_path: Path) -> None:
     env = {"id": "CartPole-v1", "kwargs": {}, "objective": {"kind": "return", "direction": "min"}}

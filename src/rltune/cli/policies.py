@@ -97,6 +97,8 @@ def evaluate(settings: EvaluateConfig) -> Answer:
     for film in films:
         value = format_objective(film["episode_return"])
         print(f"{film['which']:<8}return {value}, environment seed {film['seed']}: {film['path']}")
+    if others := [film["which"] for film in films if not film["is_repeated"]]:
+        print(f"not the episodes of the evaluation ({', '.join(others)}): the environment does not follow its seed")
     if films:
         folder = Path(films[0]["path"]).parent
         artifacts = f"videos/{folder.name}"

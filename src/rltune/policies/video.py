@@ -28,7 +28,7 @@ from rltune.envs.episode import was_cut
 from rltune.envs.guest import call_guest
 from rltune.envs.objective import Objective
 from rltune.envs.spaces import to_python
-from rltune.envs.spec import spec_of
+from rltune.envs.spec import RETURN, spec_of
 from rltune.envs.step_count import read_reward
 from rltune.errors import GuestError, PolicyError, describe_exception
 from rltune.policies.bundle_reader import BundlePolicy
@@ -53,12 +53,14 @@ class Film:
     Attributes:
         which: best, median or worst.
         episode_return: As it was played for the film.
+        is_repeated: Whether the episode came out as in the evaluation; else the environment does not follow its seed.
     """
 
     path: Path
     which: str
     seed: int
     episode_return: float
+    is_repeated: bool
 
 
 def check_filmable(policy: AnyPolicy, env: str | Mapping[str, Any] | None = None) -> None:
@@ -118,8 +120,9 @@ def film_episodes(
     player = _require_player(policy)
     spec, info = environment_of(player, env), player.info
     folder = folder / name_films(info, spec["id"], range(seed, seed + len(result.returns)))
-    direction = Objective.from_settings(spec.get("objective") or {}).direction
-    ordered = np.argsort(direction.sign * np.asarray(result.returns), kind="stable").tolist()
+    objective = Objective.from_settings(spec.get("objective") or {})
+    is_return = objective.name == RETURN
+    ordered = np.argsort(objective.direction.sign * np.asarray(result.returns), kind="stable").tolist()
     order = [episode for episode in ordered if episode not in result.unscored]
     chosen = {"best": order[-1], "median": order[(len(order) - 1) // 2], "worst": order[0]}
     films = []
@@ -128,8 +131,9 @@ def film_episodes(
         for which, episode in chosen.items():
             path = folder / f"{which}-seed-{seed + episode}.mp4"
             step_limit = spec_of(spec).step_limit
-            episode_return = _film_episode(player, stage, step_limit, result.deterministic, seed + episode, path)
-            films.append(Film(path, which, seed + episode, episode_return))
+            total, length = _film_episode(player, stage, step_limit, result.deterministic, seed + episode, path)
+            is_same = not is_return or math.isclose(total, result.returns[episode], rel_tol=1e-6, abs_tol=1e-6)
+            films.append(Film(path, which, seed + episode, total, is_same and length == result.lengths[episode]))
     return films
 
 
@@ -144,8 +148,8 @@ def name_films(info: Mapping[str, Any], env_id: str, seeds: range) -> Path:
 
 def _film_episode(
     policy: BundlePolicy, stage: Any, step_limit: int, deterministic: bool, seed: int, path: Path
-) -> float:
-    """Replay and encode one episode frame by frame, without keeping its frames in memory; return its return."""
+) -> tuple[float, int]:
+    """Replay and encode an episode frame by frame, without keeping its frames in memory; return return and length."""
     from imageio.v2 import get_writer
 
     draft = path.with_name(f".{path.name}")
@@ -174,7 +178,7 @@ def _film_episode(
                     total, length, begins = total + read_reward(reward), length + 1, np.array([False])
             is_whole = not was_cut(info)
     draft.replace(path)
-    return total
+    return total, length
 
 
 @contextmanager
