@@ -1,5 +1,7 @@
 """Whatever the user's code does, one typed error says which call it was."""
 
+import importlib.metadata
+
 import pytest
 
 from rltune.envs.guest import RUNNING, call_guest, find_root
@@ -14,6 +16,49 @@ def test_an_exception_names_the_call_and_the_users_line() -> None:
     assert (caught.value.call, caught.value.cause) == ("reset", Cause.ENVIRONMENT)
     assert caught.value.place.startswith("test_guest.py, line ")
     assert isinstance(caught.value.__cause__, ValueError)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import matplotlib.cm; matplotlib.cm.no_such_map",
+        "import numpy; numpy.float_",
+        "from numpy import no_such_name",
+        "import numpy.no_such_module",
+        "import pandas; pandas.DataFrame().no_such_method()",
+        "import gymnasium; gymnasium.make('CartPole-v1').no_such_method()",
+    ],
+)
+def test_what_a_library_lacks_names_its_version(code: str) -> None:
+    library = code.split()[1].split(".")[0].rstrip(";")
+    with pytest.raises(GuestError) as caught, call_guest("make"):
+        exec(compile(code, "walk.py", "exec"))
+    version = importlib.metadata.version(library)
+    assert f"{library} {version}" in caught.value.problem
+    assert f"'{library}<{'.'.join(version.split('.')[:2])}'" in caught.value.fix
+    assert "correct walk.py, line 1" in caught.value.fix
+
+
+def test_the_package_that_uses_it_is_named_to_be_upgraded(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = compile("import numpy; numpy.float_", "/v/lib/site-packages/walking/walk.py", "exec")
+    distributions = {"walking": ["walking-envs"], "numpy": ["numpy"]}
+    monkeypatch.setattr("rltune.envs.guest._list_distributions", lambda: distributions)
+    with pytest.raises(GuestError) as caught, call_guest("make"):
+        exec(code)
+    assert "pip install --upgrade walking-envs" in caught.value.fix
+
+
+@pytest.mark.parametrize("code", ["None.reset", "import no_such_module", "import math; math.no_such_name", "open.x"])
+def test_an_own_mistake_blames_no_library(code: str) -> None:
+    with pytest.raises(GuestError) as caught, call_guest("make"):
+        exec(compile(code, "walk.py", "exec"))
+    assert caught.value.fix == "correct it"
+
+
+def test_a_module_that_cannot_be_loaded_is_not_outdated() -> None:
+    with pytest.raises(GuestError) as caught, call_guest("make"):
+        exec(compile("raise ImportError('libGL.so.1: cannot open', name='numpy._drawing')", "walk.py", "exec"))
+    assert caught.value.fix == "correct it"
 
 
 def test_an_exit_is_an_error_like_others() -> None:

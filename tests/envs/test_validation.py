@@ -8,6 +8,7 @@ import math
 import sys
 import warnings
 from importlib.machinery import ModuleSpec
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -59,6 +60,73 @@ def test_a_wrong_id_is_answered_with_the_nearest(env_id, what, fix, monkeypatch)
     assert (refused.value.key, refused.value.value) == ("env.id", env_id)
     assert what in refused.value.what
     assert fix in refused.value.fix
+
+
+@pytest.mark.parametrize("env_id", ["Circuit-v0", "circuits:Circuit-v0"])
+def test_an_id_of_an_old_plugin_names_its_function(env_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin = EntryPoint("__root__", "circuits.__init__:register_envs", "gymnasium.envs")
+    monkeypatch.setattr("rltune.envs.validation.entry_points", lambda group: [plugin])
+    monkeypatch.setitem(sys.modules, "circuits", ModuleType("circuits"))
+    with pytest.raises(ConfigError) as refused:
+        check_env(EnvSpec(env_id))
+    assert "from circuits import register_envs; register_envs()" in refused.value.fix
+    assert "env.id=my_env:Circuit-v0" in refused.value.fix
+
+
+def test_an_environment_that_a_library_has_outgrown_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make() -> gymnasium.Env[Any, Any]:
+        return np.no_such_name
+
+    monkeypatch.setitem(gymnasium.registry, "Old-v0", EnvRecord("Old-v0", make))
+    with pytest.raises(GuestError) as refused:
+        check_env(EnvSpec("Old-v0"))
+    assert (refused.value.key, refused.value.value) == ("env.id", "Old-v0")
+    assert f"numpy {np.__version__}" in refused.value.problem
+    assert "env.kwargs" not in str(refused.value)
+
+
+class Slotted(gymnasium.Env[Any, Any]):
+    __slots__ = ("metadata",)
+
+
+@pytest.mark.parametrize("point", [Slotted, lambda: (_ for _ in ()).throw(gymnasium.error.ResetNeeded("too early"))])
+def test_a_registered_id_is_not_called_unknown(point: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(gymnasium.registry, "Slotted-v0", EnvRecord("Slotted-v0", point))
+    with pytest.raises(GuestError) as refused:
+        check_env(EnvSpec("Slotted-v0"))
+    assert (refused.value.key, refused.value.value, refused.value.call) == ("env.id", "Slotted-v0", "make")
+    assert "env.id=" not in refused.value.fix
+
+
+class Board(gymnasium.Env[Any, Any]):
+    def __init__(self, rows: int, columns: int, *, colours: int, seed: int = 0) -> None:
+        raise FileNotFoundError("levels.csv")
+
+
+@pytest.mark.parametrize(
+    ("given", "fix"),
+    [
+        ({}, "'env.kwargs={rows: ..., columns: ..., colours: ...}'"),
+        ({"columns": 4}, "'env.kwargs={columns: 4, rows: ..., colours: ...}'"),
+    ],
+)
+def test_arguments_that_a_constructor_requires_are_listed(
+    given: dict[str, Any], fix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(gymnasium.registry, "Board-v0", EnvRecord("Board-v0", Board))
+    with pytest.raises(ConfigError) as refused:
+        check_env(EnvSpec("Board-v0", given))
+    assert (refused.value.key, refused.value.value, refused.value.fix) == ("env.id", "Board-v0", fix)
+
+
+def test_a_constructor_without_arguments_has_its_line_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    registered = {"rows": 1, "columns": 1, "colours": 1}
+    monkeypatch.setitem(gymnasium.registry, "Board-v0", EnvRecord("Board-v0", Board, kwargs=registered))
+    with pytest.raises(GuestError) as refused:
+        check_env(EnvSpec("Board-v0"))
+    assert (refused.value.key, refused.value.value) == ("env.id", "Board-v0")
+    assert refused.value.place.startswith("test_validation.py, line ")
+    assert "env.kwargs" not in str(refused.value)
 
 
 @pytest.mark.parametrize("points", [{"vector_entry_point": VECTOR}, {"entry_point": VECTOR}])

@@ -101,6 +101,12 @@ def test_films_of_another_policy_or_evaluation_lie_apart(cartpole, tmp_path: Pat
 
 
 @pytest.mark.fast
+def test_films_of_a_baseline_have_its_name() -> None:
+    info = {"sweep": "first", "trial": None, "run": "baseline-seed-2", "seed": 11}
+    assert name_films(info, "CartPole-v1", range(2)).parts[0] == "first-baseline-seed-2-seed-11"
+
+
+@pytest.mark.fast
 @pytest.mark.parametrize("sweep", ["../../../escaped", "/escaped", "..", "a/../..", "\x00", "x" * 300, 7])
 def test_no_name_leads_a_film_out_of_its_folder(sweep: str, tmp_path: Path) -> None:
     for info in ({"sweep": sweep}, {"trial": sweep}, {"seed": sweep}, {"sweep": sweep, "trial": "/.."}):
@@ -108,6 +114,20 @@ def test_no_name_leads_a_film_out_of_its_folder(sweep: str, tmp_path: Path) -> N
             folder = tmp_path / "films" / name_films(info, env_id, range(3))
             folder.mkdir(parents=True, exist_ok=True)
             assert folder.resolve().parent.parent == (tmp_path / "films").resolve()
+
+
+class Board:
+    """Draws one pixel for each field of a board of 5 x 7."""
+
+    def render(self) -> np.ndarray:
+        return np.arange(5 * 7 * 3, dtype=np.uint8).reshape(5, 7, 3)
+
+
+@pytest.mark.fast
+def test_a_board_of_few_pixels_is_enlarged() -> None:
+    frame = video._draw_frame(Board())
+    assert frame.shape == (160, 224, 3)
+    assert (frame[::32, ::32] == Board().render()).all()
 
 
 class OddlySized(gymnasium.Wrapper):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rltune.envs.closing import close_env
 from rltune.envs.copies import Copy, build_copy, build_own, take_copies
-from rltune.envs.guest import import_guest
+from rltune.envs.guest import find_outdated, import_guest
 from rltune.envs.pettingzoo import make_parallel_env
 from rltune.envs.spec import EXTRAS, WRAPPER_USAGE, EnvSpec, are_resolved, parse_wrapper, resolve_arguments, spec_of
 from rltune.errors import ABSENT, ConfigError, GuestError, nearest
@@ -232,6 +232,8 @@ def import_env_module(module: str, env_id: str) -> None:
         error = fault.__cause__
         if not isinstance(error, Exception):
             raise
+        if find_outdated(error) is not None:
+            raise fault.rewrite(f": {fault.problem}", key="env.id", value=env_id) from error
         package = module.split(".")[0]
         is_missing = isinstance(error, ModuleNotFoundError) and error.name == package
         close = nearest(package, EXTRAS) if is_missing else None

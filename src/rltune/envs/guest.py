@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import importlib
+import importlib.metadata
 import sys
 import sysconfig
 import time
@@ -147,6 +149,13 @@ def make_fault(error: BaseException, call: str, *, elapsed_s: float = 0.0) -> Rl
         allowed, fix = "an environment that is made, reset, stepped and closed without an exception", "correct it"
         if is_address_in_use(error):
             allowed, fix = ONE_PORT_EACH
+        elif (library := find_outdated(error)) is not None:
+            (name, version), author = library, _find_distribution(_list_own_frames(error)[-1].filename)
+            what = f"{what}, which {name} {version} does not have"
+            allowed = f"an environment and a version of {name} that go together"
+            older = f"pip install '{name}<{'.'.join(version.split('.')[:2])}' or older"
+            newer = f"pip install --upgrade {author}" if author else f"correct {place}"
+            fix = f"{newer}, or {older}, if pip check then names no conflict"
     at = f" ({place})" if place else ""
     subject = call or "a call into the environment"
     return GuestError(f"{subject} {what}{at}", allowed, fix, call=call, place=place, elapsed_s=elapsed_s)
@@ -208,8 +217,60 @@ def _unwrap(error: BaseException) -> BaseException | None:
 
 def find_place(error: BaseException) -> str:
     """Return the last line of the user's own code in a traceback, such as ``walk.py, line 42``; empty if none is."""
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_of_stack(frame.filename)]
+    own = _list_own_frames(error)
     return f"{Path(own[-1].filename).name}, line {own[-1].lineno}" if own else ""
+
+
+def _list_own_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """List the frames of the user's own code in a traceback, and those of its libraries that look no name up."""
+    return [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.name != "__getattr__" and not _is_of_stack(frame.filename)
+    ]
+
+
+def find_outdated(error: BaseException) -> tuple[str, str] | None:
+    """Return name and version of the installed library that lacks what the user's code takes from it; else None.
+
+    It lacks a module, a name in a module or an attribute, as libraries drop them between versions.
+    """
+    if isinstance(error, ImportError):
+        lacking = error.name or ""
+        if lacking not in sys.modules and not isinstance(error, ModuleNotFoundError):
+            return None  # The module is there and cannot be loaded, such as for want of a system library.
+    elif not isinstance(error, AttributeError):
+        return None
+    elif isinstance(error.obj, ModuleType):
+        lacking = error.obj.__name__
+    elif error.obj is not None:
+        lacking = (error.obj if isinstance(error.obj, type) else type(error.obj)).__module__
+    else:  # A module's own `__getattr__` raises without saying of what.
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        is_lookup = frame.f_code.co_name == "__getattr__" and "self" not in frame.f_locals
+        lacking = frame.f_globals["__name__"] if is_lookup else ""
+    package = lacking.partition(".")[0]
+    module, own = sys.modules.get(package), _list_own_frames(error)
+    if module is None or package in sys.stdlib_module_names or not own:
+        return None
+    names = _list_distributions().get(package, [])
+    if not names or _find_distribution(own[-1].filename) in names:
+        return None
+    return names[0], importlib.metadata.version(names[0])
+
+
+@functools.cache
+def _list_distributions() -> dict[str, list[str]]:
+    return {package: list(names) for package, names in importlib.metadata.packages_distributions().items()}
+
+
+def _find_distribution(file: str) -> str:
+    """Return the distribution that has installed a file; empty for a file of the user's own."""
+    parts = Path(file).parts
+    if "site-packages" not in parts:
+        return ""
+    after = parts[len(parts) - parts[::-1].index("site-packages") :]
+    return next(iter(_list_distributions().get(Path(after[0]).stem, [])), "")
 
 
 def _is_of_stack(file: str) -> bool:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import re
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,7 +19,7 @@ from rltune.envs.child import acquire_child
 from rltune.envs.closing import close_env, limit_close
 from rltune.envs.facts import EnvFacts, select_json
 from rltune.envs.first_steps import OBJECTIVE, check_first_steps
-from rltune.envs.guest import ONE_PORT_EACH, call_guest, is_address_in_use
+from rltune.envs.guest import ONE_PORT_EACH, call_guest, find_outdated, is_address_in_use
 from rltune.envs.inspection import check_normalising, digest_sources, find_time_limit
 from rltune.envs.layout import MASK, Layout
 from rltune.envs.masks import OFF
@@ -27,7 +28,7 @@ from rltune.envs.observations import describe_leaf, find_layout, find_network_sp
 from rltune.envs.pettingzoo import check_agents
 from rltune.envs.spaces import name_setting
 from rltune.envs.spec import EnvSpec, spec_of, suggest_array
-from rltune.errors import ABSENT, ConfigError, GuestError, describe_exception, nearest, read_text
+from rltune.errors import ABSENT, ConfigError, GuestError, describe_exception, nearest, read_text, spell
 from rltune.formatting import format_params, spell_command
 
 Corners = Sequence[tuple[Mapping[str, Any], EnvSpec]]
@@ -72,8 +73,7 @@ def examine_env(
 def qualify_id(env_id: str) -> str:
     """Return an environment's id with its module, if only the program that runs a sweep has registered the id.
 
-    Trials run in other processes. These know what Gymnasium and the installed plug-ins register, and what the module
-    before the colon does.
+    Trials run in other processes. These know what Gymnasium registers, and what the module before the colon does.
     """
     gymnasium = sys.modules.get("gymnasium")
     entry = gymnasium.registry.get(env_id) if gymnasium else None
@@ -82,8 +82,7 @@ def qualify_id(env_id: str) -> str:
     module = (
         point.partition(":")[0] if isinstance(point, str) else getattr(getattr(point, "func", point), "__module__", "")
     )
-    plugins = {plugin.value.partition(".")[0] for plugin in entry_points(group="gymnasium.envs")} if module else ()
-    return env_id if module.partition(".")[0] in ("", "gymnasium", *plugins) else f"{module}:{env_id}"
+    return env_id if module.partition(".")[0] in ("", "gymnasium") else f"{module}:{env_id}"
 
 
 def refuse_program(spec: EnvSpec) -> None:
@@ -300,10 +299,19 @@ def _make_bare_env(spec: EnvSpec) -> Any:
     except GuestError as fault:
         if not isinstance(fault.__cause__, Exception):
             raise
-        _explain_failed_make(spec, fault.__cause__)
+        if find_outdated(fault.__cause__) is not None:
+            raise fault.rewrite(f": {fault.problem}", key="env.id", value=spec.id) from fault.__cause__
+        _explain_failed_make(spec, fault.__cause__, fault)
 
 
-def _explain_failed_make(spec: EnvSpec, exception: Exception) -> NoReturn:
+def _explain_failed_make(spec: EnvSpec, exception: Exception, fault: GuestError) -> NoReturn:
+    """Raise the error that says why an environment cannot be made.
+
+    Args:
+        spec: The environment.
+        exception: What its module or constructor has raised.
+        fault: The same as the door says it.
+    """
     import gymnasium
 
     if _is_vector_alone(spec.id):
@@ -325,7 +333,7 @@ def _explain_failed_make(spec: EnvSpec, exception: Exception) -> NoReturn:
         raise ConfigError(
             "env.id", spec.id, f": {describe_exception(error)}", "an installed package, or module:Name-v0", fix
         ) from None
-    except gymnasium.error.Error as error:  # Gymnasium raises this error for an unknown or malformed id.
+    except gymnasium.error.UnregisteredEnv as error:
         raise _explain_unknown(spec.id, describe_exception(error)) from None
     except ModuleNotFoundError as error:
         raise ConfigError(
@@ -336,6 +344,8 @@ def _explain_failed_make(spec: EnvSpec, exception: Exception) -> NoReturn:
             f"pip install the package that has the module {error.name}",
         ) from None
     except Exception as error:
+        if isinstance(error, gymnasium.error.Error) and spec.id.rpartition(":")[2] not in gymnasium.registry:
+            raise _explain_unknown(spec.id, describe_exception(error)) from None  # It is malformed, or deprecated.
         if is_address_in_use(error):
             problem = f"cannot be made: {describe_exception(error)}"
             raise ConfigError("env.id", spec.id, problem, *ONE_PORT_EACH) from None
@@ -348,6 +358,18 @@ def _explain_failed_make(spec: EnvSpec, exception: Exception) -> NoReturn:
                 "arguments that the environment's constructor takes",
                 f"~env.per_copy.{lacking}",
             ) from None
+        if missing := _list_missing_arguments(spec):
+            values = ", ".join([f"{name}: {spell(value)}" for name, value in spec.kwargs.items()])
+            placeholders = ", ".join(f"{name}: ..." for name in missing)
+            raise ConfigError(
+                "env.id",
+                spec.id,
+                f"cannot be made without {', '.join(missing)}",
+                "a value for each argument that its constructor requires",
+                f"'env.kwargs={{{', '.join(filter(None, [values, placeholders]))}}}'",
+            ) from None
+        if not spec.kwargs:
+            raise fault.rewrite(f": {fault.problem}", key="env.id", value=spec.id) from None
         raise ConfigError(
             "env.id",
             spec.id,
@@ -357,19 +379,42 @@ def _explain_failed_make(spec: EnvSpec, exception: Exception) -> NoReturn:
         ) from None
 
 
+def _list_missing_arguments(spec: EnvSpec) -> list[str]:
+    """List the arguments that an environment's constructor requires and that nobody gives."""
+    from gymnasium.envs.registration import registry
+
+    entry = registry.get(spec.id.rpartition(":")[2])  # None of an id without its version, which Gymnasium completes.
+    point = entry and _load_entry_point(entry)
+    try:
+        parameters = inspect.signature(point).parameters.values() if point else ()
+    except (TypeError, ValueError):  # It is written in C, for example.
+        return []
+    given = {*(entry.kwargs if entry else ()), *spec.kwargs, *spec.per_copy}
+    required = [each for each in parameters if each.default is each.empty and each.name not in given]
+    return [each.name for each in required if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+
+
+def _load_entry_point(entry: Any) -> Any:
+    """Return what makes single copies of a registered id; None if there is nothing, or if it cannot be imported."""
+    from gymnasium.envs.registration import load_env_creator
+
+    point = entry.entry_point
+    try:
+        return load_env_creator(point) if isinstance(point, str) else point
+    except Exception:  # Whatever its module raises, which is why the environment could not be made.
+        return None
+
+
 def _is_vector_alone(env_id: str) -> bool:
     """Return whether Gymnasium knows an id by a vector environment alone, of which no single copy can be made."""
-    from gymnasium.envs.registration import load_env_creator, registry
+    from gymnasium.envs.registration import registry
     from gymnasium.vector import VectorEnv
 
     if (entry := registry.get(env_id.rpartition(":")[2])) is None:
         return False
     if entry.entry_point is None:
         return entry.vector_entry_point is not None
-    try:
-        point = load_env_creator(entry.entry_point) if isinstance(entry.entry_point, str) else entry.entry_point
-    except Exception:  # Whatever its module raises, which is why the environment could not be made.
-        return False
+    point = _load_entry_point(entry)
     return isinstance(point, type) and issubclass(point, VectorEnv)
 
 
@@ -401,12 +446,26 @@ def _explain_unknown(env_id: str, reason: str) -> ConfigError:
             f"a registered Gymnasium id, or module:Name-v0; did you mean '{close}'?",
             f"env.id={module}{colon}{close}",
         )
+    listed = _list_registered(module) if module else ""
+    plugins = [plugin for plugin in entry_points(group="gymnasium.envs") if _is_plugin_of(plugin, module)]
+    if plugins and not listed:
+        # Gymnasium has called what packages declare as its plug-ins until its version 1.0.
+        calls = [
+            f"from {point.module.removesuffix('.__init__')} import {point.attr}; {point.attr}()" for point in plugins
+        ]
+        return ConfigError(
+            "env.id",
+            env_id,
+            f": {reason}",
+            "an id that its module registers when it is imported, which a plug-in of Gymnasium before 1.0 does not",
+            f"a file my_env.py with the line {' or '.join(dict.fromkeys(calls))}, then env.id=my_env:{name}",
+        )
     if module:
         return ConfigError(
             "env.id",
             env_id,
             f": {reason}",
-            _list_registered(module) or f"an id that {module} registers, and it registers none",
+            listed or f"an id that {module} registers, and it registers none",
             f"env.id={source}:{name}" if source else f"gymnasium.register(id='{name}', entry_point=...) in {module}",
         )
     source = source or "my_module"
@@ -421,6 +480,11 @@ def _explain_unknown(env_id: str, reason: str) -> ConfigError:
         "a registered Gymnasium id; an environment of yours needs its module, module:Name-v0",
         f"{register}env.id={source}:{name}",
     )
+
+
+def _is_plugin_of(plugin: EntryPoint, module: str) -> bool:
+    """Return whether a plug-in of Gymnasium's is a function of a module's package, or of any if none is named."""
+    return bool(plugin.attr) and (not module or plugin.module.partition(".")[0] == module.partition(".")[0])
 
 
 def _list_registered(module: str) -> str:

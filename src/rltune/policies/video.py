@@ -8,6 +8,7 @@ anywhere; the encoder is the extra ``video``.
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -40,6 +41,9 @@ MAX_NAME = 200  # Longer names are cut at their front, because file systems have
 FPS = 30  # The frame rate if the environment's metadata names none.
 # Frames are padded to even sizes, because video players refuse odd widths and heights.
 PAD = ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2"]
+
+MIN_SIDE = 160
+"""Frames with a shorter side are enlarged by a whole number, since some environments draw one pixel for each field."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,9 @@ def film_episodes(
 
 def name_films(info: Mapping[str, Any], env_id: str, seeds: range) -> Path:
     """Name the folder of a policy's films, relative to that of all; no name in the policy's files leads out of it."""
-    who = [info.get("sweep") or "policy", *(f"{key}-{info[key]}" for key in ("trial", "seed") if key in info)]
+    parts = {key: info[key] for key in ("trial", "seed") if info.get(key) is not None}
+    owner = [] if "trial" in parts else [info.get("run")]  # The baseline has no number, and its run has a name.
+    who = [info.get("sweep") or "policy", *filter(None, owner), *(f"{key}-{value}" for key, value in parts.items())]
     names = ("-".join(map(str, who)), f"{env_id}-seeds-{seeds[0]}-{seeds[-1]}")
     return Path(*(re.sub(r"[^A-Za-z0-9_.]+", "-", name)[-MAX_NAME:].lstrip(".") or "policy" for name in names))
 
@@ -204,4 +210,5 @@ def _draw_frame(stage: Any) -> np.ndarray:
     image = stage.render()
     if not isinstance(image, np.ndarray) or image.ndim != 3:
         raise TypeError(f"render() gives {type(image).__name__}, no picture")
-    return image
+    factor = math.ceil(MIN_SIDE / min(image.shape[:2]))
+    return image.repeat(factor, 0).repeat(factor, 1) if factor > 1 else image
