@@ -186,3 +186,23 @@ def test_an_error_names_its_key_and_its_exit_code():
     assert RltuneError("policy missing").key == ""
     assert ConfigError("name", "x", "").exit_code == 2
     assert UnavailableError("", key="tracking.uri", value="http://127.0.0.1:9").exit_code == 75
+
+
+def test_the_first_of_several_causes_is_named_too() -> None:
+    def raise_chain() -> None:
+        try:
+            try:
+                float("one")
+            except ValueError as error:
+                raise SystemError("a call returned with an exception") from error
+        except SystemError as error:
+            raise TypeError("the function must not return a tuple") from error
+
+    with pytest.raises(TypeError) as raised:
+        raise_chain()
+    text = describe_exception(raised.value)
+    assert text.startswith("TypeError: the function must not return a tuple, caused by ValueError: could not convert")
+    assert describe_exception(raised.value.__cause__.__cause__).startswith("ValueError")  # type: ignore[union-attr, arg-type]
+    again = OSError("closed")
+    again.__cause__ = ValueError("closed")
+    assert describe_exception(again) == "OSError: closed"

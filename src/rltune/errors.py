@@ -309,7 +309,20 @@ def choices(name: str, known: Iterable[str], meant: str | None = None) -> str:
 
 
 def describe_exception(error: BaseException) -> str:
-    """Return the type of another library's exception and the first line of its message, without logins."""
+    """Return the type of another library's exception and the first line of its message, without logins.
+
+    If it was raised from another exception, then that one follows: where code calls back through a library, the library
+    says only that something failed.
+    """
+    root, passed = error, {id(error)}
+    while root.__cause__ is not None and id(root.__cause__) not in passed:
+        root = root.__cause__
+        passed.add(id(root))
+    text, reason = _describe_alone(error), _describe_alone(root)
+    return text if root is error or read_text(root).strip() in text else f"{text}, caused by {reason}"
+
+
+def _describe_alone(error: BaseException) -> str:
     lines = read_text(error).strip().splitlines()
     line = clean_text(lines[0][: 2 * MAX_EXCEPTION]) if lines else ""  # What is cut off may be the end of a login.
     return f"{type(error).__name__}: {_shorten(line, MAX_EXCEPTION)}" if line else type(error).__name__

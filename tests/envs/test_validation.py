@@ -260,7 +260,7 @@ def check_room(values, made=Room, **kwargs):
     ("values", "what"),
     [
         ((1000.0, 0.0), "by reset: observation[1] is 1000.0, which its observation_space does not allow"),
-        ((0.0, 0.0, -70.0), "by step 2: observation[1] is -70.0"),
+        ((0.0, 0.0, -110.0), "by step 2: observation[1] is -110.0"),
         ((0.0, np.inf), "by step 1: observation[1] is inf"),
         ((0.0, np.zeros(3, np.float32)), "by step 1: observation has shape (3,) and type float32"),
         ((np.zeros(2, np.complex64),), "by reset: observation has shape (2,) and type complex64"),
@@ -272,6 +272,10 @@ def test_observations_outside_their_space_are_refused(values, what):
     assert refused.value.what.startswith(f"env.id=Room-v0, {what}")
     assert refused.value.allowed
     assert refused.value.fix
+
+
+def test_a_number_a_fourth_outside_its_bounds_is_no_refusal():
+    check_room((0.0, 0.0, -75.0))
 
 
 def test_a_refused_observation_is_answered_with_its_bounds():

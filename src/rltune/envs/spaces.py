@@ -26,7 +26,7 @@ MAX_COMBINATIONS = 4096  # The most combinations of choices for an algorithm tha
 SLACK = 1e-5  # Because of rounding, an observation may exceed a bound of its space by this share of max(1, |bound|).
 # An observation that leaves its bounds by up to this share of their distance gets a note, since training does not look
 # at bounds. What is farther away is mostly of another unit than the space, such as bytes in a space from 0 to 1.
-TOLERANCE = 0.1
+TOLERANCE = 0.5
 NOT_FINITE = "look for a division by zero, a root or a logarithm behind it"
 
 

@@ -173,9 +173,7 @@ def show_evaluation(
     table.add_row("policy", f"{uri}  ({info.get('algo', '?')}, {run})")
     words = (env["id"], *(f"{key}={value}" for key, value in env["kwargs"].items()))
     table.add_row("environment", clean_text(" ".join(words)))
-    table.add_row(
-        "episodes", "1, as all are equal: nothing is random" if result.are_equal else str(len(result.returns))
-    )
+    table.add_row("episodes", "1, as all were equal" if result.are_equal else str(len(result.returns)))
     table.add_row("actions", "deterministic" if result.deterministic else "sampled")
     objective = Objective.from_settings(env.get("objective"))
     has_interval = result.low is not None  # None below five episodes, and of equal returns.
