@@ -299,7 +299,8 @@ def test_an_address_that_was_typed_gets_no_token_of_a_folder(tmp_path: Path) -> 
     with listening_stranger() as (address, headers), folder.hold():
         folder.make_token()
         folder.write_address("http://127.0.0.1:1")
-        Client(address, output_dir=str(tmp_path)).list()
+        with pytest.raises(ServiceError):
+            Client(address, output_dir=str(tmp_path)).list()
         assert headers == [None]
 
 

@@ -25,10 +25,12 @@ from rltune.errors import (
     UnavailableError,
     UnexpectedError,
     choices,
+    clean_text,
     describe_exception,
 )
 from rltune.service.access import HEALTH, LOGIN, METRICS, OPENAPI, READING, Access, AccessError
 from rltune.service.admission import RECEIVE, Admission
+from rltune.service.client import MARK
 from rltune.service.descriptions import describe_event
 from rltune.service.documents import SweepResult
 from rltune.service.metrics import CONTENT_TYPE, write_metrics
@@ -60,6 +62,7 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
+    MARK: "service",
 }
 REFUSALS = {  # The HTTP statuses of refused requests, and what they mean.
     400: "The host is not one of the service's, or the body is not JSON.",
@@ -102,7 +105,7 @@ def make_app(service: SweepService, access: Access, admission: Admission) -> Fas
     access.protect(app)
     app.middleware("http")(add_headers)
     app.add_middleware(prepare_request)
-    for kind in (RltuneError, RequestValidationError, HTTPException, Exception):
+    for kind in (RltuneError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, respond_to_error)
     return app
 
@@ -129,7 +132,11 @@ def prepare_request(app: ASGIApp) -> ASGIApp:
 
 async def add_headers(request: Request, respond: Callable[[Request], Awaitable[Response]]) -> Response:
     """Add security headers: pages load only the service's own files, and no page may show them in a frame."""
-    response = await respond(request)
+    try:
+        response = await respond(request)
+    except Exception as error:
+        logger.exception("%s %s failed", request.method, clean_text(request.url.path))
+        response = respond_to_error(request, error)
     if response.status_code >= 400 and response.headers.get("Content-Type", "").startswith("text/plain"):
         # The response came from another middleware as plain text, and is replaced by JSON.
         text = b"".join([part async for part in cast(Any, response).body_iterator]).decode()
