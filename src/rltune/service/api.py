@@ -137,6 +137,10 @@ async def add_headers(request: Request, respond: Callable[[Request], Awaitable[R
     except Exception as error:
         logger.exception("%s %s failed", request.method, clean_text(request.url.path))
         response = respond_to_error(request, error)
+    if response.status_code in (401, 403):
+        client = request.client.host if request.client else "?"
+        path = clean_text(request.url.path)
+        logger.warning("refused with %d: %s %s from %s", response.status_code, request.method, path, client)
     if response.status_code >= 400 and response.headers.get("Content-Type", "").startswith("text/plain"):
         # The response came from another middleware as plain text, and is replaced by JSON.
         text = b"".join([part async for part in cast(Any, response).body_iterator]).decode()
@@ -290,9 +294,6 @@ def respond_to_error(request: Request, error: Exception) -> Response:
     else:
         cause = describe_exception(error)
         status, refusal = 500, UnexpectedError(cause, "a fault of rltune", "see the output of the service")
-    if status in (401, 403):
-        client = request.client.host if request.client else "?"
-        logger.warning("refused %s %s from %s: %s", request.method, path, client, refusal.what)
     render_error = getattr(request.app.state, "render_error", None)
     if status == 401:
         if request.method in READING and not path.startswith((API, METRICS)):
