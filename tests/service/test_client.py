@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 from composing import compose
 from omegaconf import OmegaConf
+from sqlalchemy.exc import OperationalError
 
 import rltune
 from rltune.cli.run import ResumeConfig, resume
 from rltune.compose.command_settings import read_command_settings
-from rltune.errors import ConfigError, RltuneError, UnexpectedError
+from rltune.errors import ConfigError, RltuneError, UnavailableError, UnexpectedError
 from rltune.service.client import Client, ServiceError, TokenError
 from rltune.service.folder import ADDRESS, TOKEN
 from rltune.service.processes import Ending
@@ -177,3 +178,18 @@ def test_a_fault_of_the_service_is_marked_as_its_answer(service: Serviced, monke
     monkeypatch.setattr(service.sweeps.submissions, "list", lambda *_: 1 // 0)
     with pytest.raises(UnexpectedError, match="ZeroDivisionError"):
         service.client.list()
+
+
+def test_a_database_that_restarts_is_an_outage_and_no_fault(service: Serviced, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OperationalError("SELECT 1", {}, Exception("terminating connection due to administrator command"))
+
+    monkeypatch.setattr(service.sweeps.submissions, "_read_rows", fail)
+    client = service.client
+    for request in (client.list, lambda: client.show("one"), lambda: client.stop("one"), lambda: client.submit()):
+        with pytest.raises(UnavailableError) as error:
+            request()
+        assert error.value.exit_code == 75
+    page = service.ask("GET", "/", headers=service.log_in() | {"Accept": "text/html"})
+    assert page.status_code == 503
+    assert "Content-Security-Policy" in page.headers

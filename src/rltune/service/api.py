@@ -13,6 +13,7 @@ from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse
 from fastapi.staticfiles import StaticFiles
+from sqlalchemy.exc import DBAPIError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -105,7 +106,7 @@ def make_app(service: SweepService, access: Access, admission: Admission) -> Fas
     access.protect(app)
     app.middleware("http")(add_headers)
     app.add_middleware(prepare_request)
-    for kind in (RltuneError, RequestValidationError, HTTPException):
+    for kind in (RltuneError, RequestValidationError, HTTPException, DBAPIError):
         app.add_exception_handler(kind, respond_to_error)
     return app
 
@@ -284,6 +285,11 @@ def respond_to_error(request: Request, error: Exception) -> Response:
         status, refusal = status_of(error), error
     elif isinstance(error, RequestValidationError):
         status, refusal = 422, explain_invalid(request, error)
+    elif isinstance(error, DBAPIError):
+        # It is the queue's: its server restarts, or the disk is full. Errors of ledgers are caught by their reader.
+        problem = f"the queue's database does not work at the moment: {describe_exception(error)}"
+        status, refusal = 503, UnavailableError(problem, "a database that answers", "the same again in a minute")
+        logger.warning("%s %s: %s", request.method, clean_text(path), problem)
     elif isinstance(error, HTTPException):
         described = f"{request.method} {path}: {error.detail}"
         status, refusal = error.status_code, RltuneError(described, "a request that OpenAPI describes", TRY)
