@@ -14,7 +14,6 @@ import pytest
 from composing import compose
 from ended import make_certification, write_sweep
 from ledger import add_reports
-from omegaconf import OmegaConf
 
 from rltune.cli.reading import list_group
 from rltune.config.settings_file import format_settings, redact_config
@@ -59,9 +58,8 @@ def test_a_group_is_compared_in_the_order_of_its_submission(
         queue.change(queue.add(name, []), state="complete", ended_s=2000.0 + place)
     queue.queue_again(queue.get("c"))
     queue.change(queue.get("c"), state="complete", ended_s=3000.0)
-    client = SimpleNamespace(list=lambda group: SweepDescriptions(folder).list(queue))
-    monkeypatch.setattr("rltune.cli.reading.find_service", lambda settings: client)
-    assert list_group(OmegaConf.create({"group": "all"})) == ["c", "b", "a"]
+    client: Any = SimpleNamespace(list=lambda group: SweepDescriptions(folder).list(queue))
+    assert list_group("all", client) == ["c", "b", "a"]
 
 
 def test_progress_counts_ended_trials_and_the_steps_of_running_ones(folder: ServiceFolder, queue: Submissions) -> None:
