@@ -92,9 +92,9 @@ class Slotted(gymnasium.Env[Any, Any]):
 @pytest.mark.parametrize("point", [Slotted, lambda: (_ for _ in ()).throw(gymnasium.error.ResetNeeded("too early"))])
 def test_a_registered_id_is_not_called_unknown(point: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(gymnasium.registry, "Slotted-v0", EnvRecord("Slotted-v0", point))
-    with pytest.raises(GuestError) as refused:
+    with pytest.raises(ConfigError) as refused:
         check_env(EnvSpec("Slotted-v0"))
-    assert (refused.value.key, refused.value.value, refused.value.call) == ("env.id", "Slotted-v0", "make")
+    assert (refused.value.key, refused.value.value) == ("env.id", "Slotted-v0")
     assert "env.id=" not in refused.value.fix
 
 
@@ -122,10 +122,10 @@ def test_arguments_that_a_constructor_requires_are_listed(
 def test_a_constructor_without_arguments_has_its_line_named(monkeypatch: pytest.MonkeyPatch) -> None:
     registered = {"rows": 1, "columns": 1, "colours": 1}
     monkeypatch.setitem(gymnasium.registry, "Board-v0", EnvRecord("Board-v0", Board, kwargs=registered))
-    with pytest.raises(GuestError) as refused:
+    with pytest.raises(ConfigError) as refused:
         check_env(EnvSpec("Board-v0"))
     assert (refused.value.key, refused.value.value) == ("env.id", "Board-v0")
-    assert refused.value.place.startswith("test_validation.py, line ")
+    assert "test_validation.py, line " in refused.value.problem
     assert "env.kwargs" not in str(refused.value)
 
 

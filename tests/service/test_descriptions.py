@@ -58,7 +58,7 @@ def test_a_group_is_compared_in_the_order_of_its_submission(
         queue.change(queue.add(name, []), state="complete", ended_s=2000.0 + place)
     queue.queue_again(queue.get("c"))
     queue.change(queue.get("c"), state="complete", ended_s=3000.0)
-    client = SimpleNamespace(list=lambda group: SweepDescriptions(folder).list(queue))
+    client: Any = SimpleNamespace(list=lambda group: SweepDescriptions(folder).list(queue))
     assert list_group("all", client) == ["c", "b", "a"]
 
 

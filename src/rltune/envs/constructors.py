@@ -136,6 +136,7 @@ def _make_missing_error(spec: EnvSpec, missing: Mapping[str, bool]) -> ConfigErr
         fix = f"+env.kwargs.{name}={value}"
         fix = f"'{fix}'" if value == "{}" else fix
     else:
+        values = {name: spell(value) for name, value in spec.kwargs.items()} | values
         fix = f"'env.kwargs={{{', '.join(f'{name}: {value}' for name, value in values.items())}}}'"
     return ConfigError(
         "env.id",

@@ -99,8 +99,7 @@ def _make_file_dialect() -> Dialect:
     An engine of its own would compile each statement anew, which takes longer than to read a small ledger.
     """
     engine = create_engine("sqlite://")
-    # SQLAlchemy keeps this event's listeners in the dialect, so that one for each engine would be called for all files.
-    event.listen(engine, "handle_error", _name_damaged_file)
+    event.listen(engine, "handle_error", _name_damaged_file)  # SQLAlchemy keeps this listener in the dialect.
     with engine.connect():  # The first connection tells the dialect what this SQLite can do.
         return engine.dialect
 
@@ -115,8 +114,8 @@ def _name_damaged_file(context: ExceptionContext) -> None:
     is_garbled = isinstance(error, sqlite3.OperationalError) and "decode to UTF-8" in str(error)
     # The low byte is SQLite's primary error code; the higher bytes refine it.
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or is_garbled:
-        file = context.engine.url.database if context.engine else None
+    if context.engine and (code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or is_garbled):
+        file = context.engine.url.database
         path, damaged = shlex.quote(str(file)), shlex.quote(f"{file}.damaged")
         raise StudyError(
             f"{file} is damaged: {error}",
