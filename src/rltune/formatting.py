@@ -33,7 +33,7 @@ def spell_command(rest: str) -> str:
     Args:
         rest: Its name and what follows, such as ``resume sweep=first``.
     """
-    return find_program(find_start() + rest)
+    return find_start() + rest
 
 
 def find_program(command: str) -> str:
@@ -49,13 +49,13 @@ _given_start: list[str] = []
 
 
 def use_start(start: str) -> None:
-    """Spell commands as another process does, by what `find_start` has returned there."""
+    """Spell commands as another process does, by what `find_start` has returned there, or for readers elsewhere."""
     _given_start[:] = [start]
 
 
 def find_start() -> str:
-    """Return how the command was started; in a notebook or script, what can be typed in a shell."""
-    return _given_start[0] if _given_start else _find_start()
+    """Return how commands begin here: as this one did; in a notebook or script, as can be typed in a shell."""
+    return _given_start[0] if _given_start else find_program(_find_start())
 
 
 @functools.cache

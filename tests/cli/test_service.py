@@ -86,3 +86,19 @@ def test_the_log_of_a_waiting_sweep_says_that_it_waits(
     answer = logs.work(read_command_settings("logs", LogsConfig, words))
     assert (answer.exit_code, answer.data["state"], answer.data["log"]) == (0, "queued", "")
     assert capsys.readouterr().err.startswith("one:")
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_the_latest_log_is_that_of_the_sweep_begun_last(
+    service: Serviced, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, is_running: bool
+) -> None:
+    monkeypatch.setenv(TOKEN, "a-token")
+    for name in ("one", "two", "three"):
+        service.queue.add(name, [])
+        service.sweeps.folder.log_of(name).write_text(f"of {name}\n")
+    service.queue.change(service.queue.get("one"), state="running", started_s=1e9)
+    service.queue.change(service.queue.get("two"), state="running", started_s=2e9)
+    service_words = [f"service.address={service.address}"] if is_running else []
+    words = ["sweep=latest", f"output_dir={service.sweeps.folder.sweeps}", *service_words]
+    answer = logs.work(read_command_settings("logs", LogsConfig, words))
+    assert (answer.data["name"], answer.data["log"]) == ("two", "of two\n")

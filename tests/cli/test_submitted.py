@@ -299,7 +299,8 @@ def test_an_address_that_was_typed_gets_no_token_of_a_folder(tmp_path: Path) -> 
     with listening_stranger() as (address, headers), folder.hold():
         folder.make_token()
         folder.write_address("http://127.0.0.1:1")
-        Client(address, output_dir=str(tmp_path)).list()
+        with pytest.raises(ServiceError):
+            Client(address, output_dir=str(tmp_path)).list()
         assert headers == [None]
 
 
@@ -324,3 +325,11 @@ def test_what_came_of_it_is_one_line(service: Serviced, capsys: pytest.CaptureFi
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition(":")[0] for line in lines] == ["mine", "mine"]
     assert "interrupted" in lines[1]
+
+
+def test_a_reason_changes_no_terminal(service: Serviced, capsys: pytest.CaptureFixture[str]) -> None:
+    service.queue.change(service.queue.add("mine", []), state="failed", reason="error: a\x1b[2J\x07b\n  try: c")
+    print_state(service.client.show("mine"))
+    out = capsys.readouterr().out
+    assert all(line.isprintable() for line in out.splitlines())
+    assert len(out.splitlines()) == 2

@@ -159,6 +159,25 @@ def test_damage_that_a_read_meets_is_named_with_its_file_and_can_be_repaired(tmp
     assert ".recover" in refused.value.fix
 
 
+def test_of_several_open_files_the_damaged_one_is_named(tmp_path: Path) -> None:
+    engines = []
+    for name in ("first", "damaged", "last"):
+        (tmp_path / name).mkdir()
+        with closing(make_ledger(tmp_path / name)) as ledger:
+            ask(ledger)
+        engines.append(connect_ledger(f"sqlite:///{tmp_path / name / 'ledger.db'}"))
+        with engines[-1].connect() as connection:
+            connection.execute(text("SELECT count(*) FROM sweeps"))
+    damaged = tmp_path / "damaged/ledger.db"
+    damage_table(damaged, "sweep_trials")
+    with engines[1].connect() as connection, pytest.raises(StudyError) as refused:
+        connection.execute(text("SELECT * FROM sweep_trials"))
+    assert str(damaged) in refused.value.what
+    assert refused.value.fix.startswith(f"mv {damaged} ")
+    for engine in engines:
+        engine.dispose()
+
+
 def test_text_that_cannot_be_decoded_counts_as_damage(tmp_path: Path) -> None:
     with closing(make_ledger(tmp_path)) as ledger:
         ask(ledger)

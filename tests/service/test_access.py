@@ -33,6 +33,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serviced]:
         ("POST", "cookie", "http://127.0.0.1:9999", 403),
         ("POST", "cookie", "https://evil.example", 403),
         ("POST", "cookie", "null", 403),
+        ("POST", "cookie", "http://[", 403),
+        ("POST", "cookie", "", 403),
         ("POST", "token", "https://evil.example", 403),
         ("POST", "nobody", "own", 401),
         ("POST", "wrong", None, 401),
@@ -128,3 +130,20 @@ def test_a_body_from_a_stranger_is_limited(service: Serviced, path: str) -> None
         except requests.ConnectionError:  # The service answered and hung up before everything was sent.
             continue
         assert status == 413
+
+
+@pytest.mark.parametrize("user", ["the login page", "a browser", "REST"])
+def test_a_refused_login_is_a_line_of_the_log(service: Serviced, caplog: pytest.LogCaptureFixture, user: str) -> None:
+    origin = {"Origin": service.address}
+    with caplog.at_level("WARNING", "rltune.service"):
+        if user == "the login page":
+            service.ask("POST", "/login", data={"token": "a-guess"}, headers=origin)
+        elif user == "a browser":
+            service.ask("POST", "/sweeps/%1b[2Jone/stop", headers=origin | {"Accept": "text/html"})
+        else:
+            service.ask("GET", "/api/sweeps/%1b[2Jone", headers={"Authorization": "Bearer a-guess"})
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "401" in line
+    assert "127.0.0.1" in line
+    assert "a-guess" not in line
+    assert line.isprintable()

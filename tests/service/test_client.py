@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import http.server
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from composing import compose
 from omegaconf import OmegaConf
+from sqlalchemy.exc import OperationalError
 
 import rltune
 from rltune.cli.run import ResumeConfig, resume
 from rltune.compose.command_settings import read_command_settings
-from rltune.errors import RltuneError
+from rltune.errors import ConfigError, RltuneError, UnavailableError, UnexpectedError
 from rltune.service.client import Client, ServiceError, TokenError
 from rltune.service.folder import ADDRESS, TOKEN
 from rltune.service.processes import Ending
@@ -112,3 +114,82 @@ def test_a_resume_by_command_may_leave_trackers_out(
     assert resume.work(read_command_settings("resume", ResumeConfig, words)).exit_code == 0
     assert service.queue.get("one").overrides == ("seed=3", "tracking.kinds=[]")
     assert capsys.readouterr().out.startswith("one:")
+
+
+@pytest.mark.parametrize("status", [200, 201, 302, 401, 404, 500, 502])
+@pytest.mark.parametrize("body", [b"<html>log in</html>", b"[1, 2]", b'{"error": "x"}', b""])
+def test_an_answer_of_a_login_proxy_is_no_service(tmp_path: Path, status: int, body: bytes) -> None:
+    class Proxy(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.send_response(status)
+            if status == 302:
+                self.send_header("Location", "/login")
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_POST = do_GET
+
+        def log_message(self, *words: object) -> None:
+            """Stay silent."""
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Proxy) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        client = Client(f"http://127.0.0.1:{server.server_port}", "a-token")
+        requests: tuple[Callable[[], object], ...] = (
+            client.check,
+            client.list,
+            lambda: client.submit("algo=ppo"),
+            lambda: list(client.logs("one")),
+            lambda: client.report("one"),
+            lambda: client.table("one"),
+            lambda: client.policy("one", tmp_path / "policy"),
+            lambda: client.stop("one"),
+        )
+        for request in requests:
+            with pytest.raises(ServiceError) as error:
+                request()
+            assert error.value.exit_code == 75
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:8288", "service", "ftp://service", "http://[::1", "http://127.0.0.1:99999"]
+)
+def test_what_is_no_address_is_a_wrong_request(address: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        Client(address, "a-token").list()
+    assert (error.value.key, error.value.value, error.value.exit_code) == ("service.address", address, 2)
+
+
+@pytest.mark.parametrize("token", ["t\u20ac", "a\nb", "a\x00"])
+def test_what_is_no_token_is_refused_before_it_is_sent(token: str) -> None:
+    with pytest.raises(TokenError) as error:
+        Client("http://127.0.0.1:1", token)
+    assert error.value.key == TOKEN
+    assert token not in str(error.value)
+
+
+def test_a_line_break_after_the_token_is_no_part_of_it(service: Serviced) -> None:
+    assert Client(service.address, "a-token\n").list() == []
+
+
+def test_a_fault_of_the_service_is_marked_as_its_answer(service: Serviced, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service.sweeps.submissions, "list", lambda *_: 1 // 0)
+    with pytest.raises(UnexpectedError, match="ZeroDivisionError"):
+        service.client.list()
+
+
+def test_a_database_that_restarts_is_an_outage_and_no_fault(service: Serviced, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OperationalError("SELECT 1", {}, Exception("terminating connection due to administrator command"))
+
+    monkeypatch.setattr(service.sweeps.submissions, "_read_rows", fail)
+    client = service.client
+    for request in (client.list, lambda: client.show("one"), lambda: client.stop("one"), lambda: client.submit()):
+        with pytest.raises(UnavailableError) as error:
+            request()
+        assert error.value.exit_code == 75
+    page = service.ask("GET", "/", headers=service.log_in() | {"Accept": "text/html"})
+    assert page.status_code == 503
+    assert "Content-Security-Policy" in page.headers

@@ -13,7 +13,7 @@ import pytest
 from ended import damage_table, lock_ledger, make_certification, write_sweep
 from ledger import add_reports
 
-from rltune.errors import RltuneError
+from rltune.errors import ConfigError, RltuneError
 from rltune.ledger.storage import open_ledger
 from rltune.service.page import LOG_BYTES, read_arguments, spell_form
 from rltune.service.processes import Ending
@@ -244,6 +244,13 @@ def test_the_page_of_a_sweep_counts_its_running_trials(service: Serviced) -> Non
         ledger.trials.start(ledger.trials.add({"lr": 1e-3}, [1]).number)
     page = service.ask("GET", "/sweeps/s", headers=service.log_in()).text
     assert "<dt>Running trials</dt><dd>1</dd>" in page
+
+
+@pytest.mark.parametrize("text", ["[1", "{a: ", "*a", "!!python/object:os.system x", "\0", "a: b: c", "\tx", "'"])
+def test_what_is_no_value_is_refused_at_its_field(text: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        read_arguments("enqueue", {"space.lr": text})
+    assert error.value.key == "space.lr"
 
 
 def test_values_to_be_enqueued_are_numbers_where_they_are() -> None:

@@ -115,6 +115,7 @@ def test_sweeps_at_the_same_time_share_the_machine() -> None:
             "print('starting'); print('error: lr=-1\\n  allowed: above 0\\n  try:     lr=1'); raise SystemExit(2)",
             Ending(2, None, "lr=-1\n  allowed: above 0\n  try:     lr=1"),
         ),
+        (r"print('error: \x1b[31mred\x1b[2J\x07'); raise SystemExit(2)", Ending(2, message=r"red\x07")),
         ("import os; os.kill(os.getpid(), 9)", Ending(-9)),
         ("import sys; sys.stdin.read(); sys.exit('' if sys.stdin.read() else 7)", Ending(7)),
     ],

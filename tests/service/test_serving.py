@@ -348,3 +348,20 @@ def test_several_are_submitted_as_a_group_or_none_of_them(tmp_path: Path, monkey
     assert rows[0].group == rows[1].group is not None
     assert f"sweeps.compare group={rows[0].group}" in done.out
     assert [line.partition(":")[0] for line in done.out.splitlines()[:2]] == [one.name for one in rows]
+
+
+@pytest.mark.nightly
+def test_what_a_service_suggests_runs_on_other_machines(tmp_path: Path) -> None:
+    folder = ServiceFolder(tmp_path)
+    words = [sys.executable, "-m", "rltune", "serve", "port=0", f"output_dir={tmp_path}"]
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: folder.read_address() is not None, 60)
+        client = Client(output_dir=str(tmp_path))
+        wait_until(lambda: answers(client), 60)
+        with pytest.raises(StudyError) as error:
+            client.show("none")
+        assert error.value.fix == "rltune list"
+    finally:
+        process.kill()
+        process.wait()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
 import threading
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -143,3 +147,15 @@ def test_the_queue_moves_while_a_submission_is_checked(service: SweepService) ->
     go_on.set()
     thread.join(30)
     assert service.show("one")["state"] == "queued"
+
+
+def test_a_policy_of_1970_is_packed(service: SweepService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "policy/agent").mkdir(parents=True)
+    for file in ("policy.json", "agent/weights.bin"):
+        (tmp_path / "policy" / file).write_text(file)
+        os.utime(tmp_path / "policy" / file, (0, 0))
+    located = contextlib.nullcontext(tmp_path / "policy")
+    monkeypatch.setattr("rltune.service.sweep_service.locate_policy", lambda source: located)
+    with zipfile.ZipFile(io.BytesIO(service.pack_policy("one"))) as packed:
+        files = {name: packed.read(name).decode() for name in packed.namelist() if not name.endswith("/")}
+    assert files == {"policy.json": "policy.json", "agent/weights.bin": "agent/weights.bin"}

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from ended import write_sweep
 from ledger import add_reports
 
 from rltune.ledger.storage import open_ledger
+from rltune.records import Report
 from rltune.views.curves import HEIGHT, WIDTH, draw_curves, draw_slices
 from rltune.views.sweep_view import load_view
 
@@ -57,3 +61,44 @@ def test_values_of_any_kind_have_a_place(tmp_path: Path) -> None:
             ledger.trials.end(number, "COMPLETE", "")
     slices = {each.name: [dot.place[0] / WIDTH for dot in each.dots] for each in draw_slices(load_view(folder))}
     assert slices == {"net": [1.0, 0.0, 0.5], "batch": [0.0, 0.5, 1.0], "gamma": [0.0, 0.5, 1.0]}
+
+
+@pytest.mark.parametrize("scores", [(1.7e308, -1.7e308), (5.0, 5.0), (-1e-300, -2e-300), (0.0, 1e308)])
+@pytest.mark.parametrize(
+    "rates", [(math.inf, 1e-3), (math.nan, 1e-3), (-math.inf, math.inf), (-1.7e308, 1.7e308), (0, 1e-3)]
+)
+def test_every_curve_and_dot_has_a_place_in_its_image(
+    tmp_path: Path, scores: tuple[float, float], rates: tuple[float, float]
+) -> None:
+    folder = write_sweep(tmp_path / "s", 0, None, "running")
+    with closing(open_ledger(folder)) as ledger:
+        for number, (score, rate) in enumerate(zip(scores, rates, strict=True)):
+            ledger.trials.add({"lr": rate}, [number])
+            add_reports(ledger, number, dict.fromkeys((800, 1000), score))
+            ledger.trials.end(number, "COMPLETE", "")
+    view = load_view(folder)
+    curves = draw_curves(view)
+    assert curves is not None
+    assert [len(curve.points.split()) for curve in curves.curves] == [2, 2]
+    places = [tuple(map(float, pair.split(","))) for curve in curves.curves for pair in curve.points.split()]
+    places += [dot.place for each in draw_slices(view) for dot in each.dots]
+    assert len(places) == 6
+    assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in places)
+
+
+def test_a_long_curve_keeps_its_ends_and_its_peaks(tmp_path: Path) -> None:
+    folder = write_sweep(tmp_path / "s", 0, None, "running")
+    reports = {step: 0.001 * step for step in range(1, 5001)} | {2500: 90.0, 2600: -90.0}
+    with closing(open_ledger(folder)) as ledger:
+        trial = ledger.trials.add({"lr": 1e-3}, [0])
+        ledger.trials.add_report(Report(trial.number, 5000, 5.0, {"score": 5.0}))
+        trial = replace(ledger.trials.record(0), reports=reports)
+    view = load_view(folder)
+    curves = draw_curves(replace(view, trials=(replace(view.trials[0], record=trial),)))
+    assert curves is not None
+    places = [tuple(map(float, pair.split(","))) for pair in curves.curves[0].points.split()]
+    assert WIDTH / 2 < len(places) <= WIDTH + 2
+    assert {y for _, y in places} >= {0.0, float(HEIGHT)}
+    assert [x for x, _ in places] == sorted(x for x, _ in places)
+    assert curves.curves[0].last == places[-1]
+    assert places[-1][0] == WIDTH

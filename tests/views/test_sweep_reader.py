@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import sqlite3
 import subprocess
 import sys
 import time
@@ -12,7 +14,7 @@ from pathlib import Path
 
 import postgres
 import pytest
-from ended import damage_table, lock_ledger, write_sweep
+from ended import damage_table, lock_ledger, make_certification, write_sweep
 from ledger import add_reports
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
@@ -79,6 +81,38 @@ def test_each_sweep_that_cannot_be_read_says_why(tmp_path: Path) -> None:
     damage_table(bad / "ledger.db", "sweep_trials")
     results = SweepReader().read([good, bad, missing])
     assert [isinstance(results[folder], StudyError) for folder in (good, bad, missing)] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE sweep_trials SET params = 'no JSON'",
+        "UPDATE sweep_trials SET params = '[1, 2]', drawn = '3'",
+        "UPDATE sweeps SET winner = '[3]'",
+        "UPDATE sweeps SET mlflow = '\"text\"'",
+        "UPDATE sweeps SET model = '7'",
+        "UPDATE sweeps SET certification = '{\"a\": 1}'",
+        "UPDATE sweeps SET config = '{half'",
+        "UPDATE sweeps SET config = 'budget: 3'",
+        "UPDATE sweeps SET wall_s = 'long'",
+        "UPDATE sweeps SET status = x'ff00'",
+        "UPDATE sweep_trials SET state = 'UNHEARD OF'",
+        "UPDATE reports SET numbers = '3', score = 'high'",
+        "UPDATE leases SET driver = '[]', driver_id = 'one'",
+        "DROP TABLE reports",
+    ],
+)
+def test_damaged_values_of_one_sweep_hide_no_other(tmp_path: Path, damage: str) -> None:
+    certified = make_certification()
+    good, bad = (write_sweep(tmp_path / name, 2, certified, "running") for name in ("good", "bad"))
+    with closing(sqlite3.connect(bad / "ledger.db")) as raw, raw:
+        raw.execute("INSERT OR IGNORE INTO leases (sweep_id, counter, released) VALUES (1, 1, 0)")
+        raw.execute(damage)
+    results = SweepReader().read([good, bad])
+    assert isinstance(results[good], SweepView)
+    described = summarize_all(results)
+    assert [sweep["name"] for sweep in described] == ["good", "bad"]
+    json.dumps(described, allow_nan=False)
 
 
 def test_a_ledger_that_does_not_answer_delays_no_other(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def take_remote_policy(settings: PolicyConfig) -> None:
     """
     name, _, trial = settings.policy.removeprefix("sweep:").partition("/")
     served = RequestConfig(sweep=name, output_dir=settings.output_dir, storage=settings.storage, study=settings.study)
-    is_asked = settings.policy.startswith("sweep:") and (trial.isdigit() or not trial)
+    is_asked = settings.policy.startswith("sweep:") and (trial.isdecimal() or not trial)
     if is_asked and (remote := find_remote_sweep(served)):
         folder = tempfile.mkdtemp(prefix="rltune-policy-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)

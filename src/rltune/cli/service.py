@@ -17,12 +17,13 @@ from rltune.cli.application.command import ServiceConfig, command
 from rltune.cli.application.composed import ComposedCommand
 from rltune.cli.application.multirun import Job, read_start
 from rltune.cli.run import answer_check
-from rltune.cli.submitted import find_service
+from rltune.cli.submitted import find_latest, find_service, list_submissions
 from rltune.compose.composing import read_request, store_schema
 from rltune.config.bounds import Checked, bounded
 from rltune.config.schema import RunConfig
 from rltune.errors import RltuneError, clean_text
 from rltune.formatting import spell_command
+from rltune.ledger.sweep_ref import LATEST
 from rltune.service.folder import ServiceFolder
 
 if TYPE_CHECKING:
@@ -171,6 +172,8 @@ def logs(settings: LogsConfig) -> Answer:
     """Print the log of a submitted sweep."""
     from rltune.service.client import Client
 
+    if settings.sweep == LATEST:
+        settings.sweep = find_latest(LATEST, list_submissions(settings)[1])
     folder, client, description = ServiceFolder(settings.output_dir), find_service(settings), {"name": settings.sweep}
     raw: Iterable[str]
     if client is None and not settings.follow and folder.log_of(settings.sweep).is_file():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from rltune.cli.application.answer import Answer
 from rltune.cli.application.command import RequestConfig, ServedConfig, ServiceConfig, locate_sweep
-from rltune.errors import EXIT_TRY_AGAIN, StudyError, choices
+from rltune.errors import EXIT_TRY_AGAIN, StudyError, choices, clean_text
 from rltune.formatting import format_objective, spell_command
 from rltune.ledger.sweep_folder import SETTINGS
 from rltune.ledger.sweep_ref import LATEST
@@ -92,12 +92,9 @@ def find_remote_sweep(settings: RequestConfig) -> RemoteSweep | None:
     if client is None:
         return None
     sweeps = client.list()
-    begun = [sweep for sweep in sweeps if sweep["begun"]]
-    if settings.sweep == LATEST and begun:
-        return RemoteSweep(client, max(begun, key=lambda sweep: sweep["begun"])["name"])
     names = [sweep["name"] for sweep in sweeps]
-    if settings.sweep in names:
-        return RemoteSweep(client, settings.sweep)
+    if (name := find_latest(settings.sweep, sweeps)) in names:
+        return RemoteSweep(client, name)
     try:
         locate_sweep(settings)
     except StudyError:
@@ -109,6 +106,12 @@ def find_remote_sweep(settings: RequestConfig) -> RemoteSweep | None:
             value=settings.sweep,
         ) from None
     return None
+
+
+def find_latest(name: str, submissions: Sequence[Mapping[str, Any]]) -> str:
+    """Return a sweep's name; of ``latest``, that of the submission that began last, if one has begun."""
+    begun = [submission for submission in submissions if submission["begun"]] if name == LATEST else []
+    return str(max(begun, key=lambda submission: (submission["begun"], submission["id"]))["name"]) if begun else name
 
 
 def find_service_of(settings: RequestConfig) -> Client | None:
@@ -124,7 +127,7 @@ def find_service_of(settings: RequestConfig) -> Client | None:
 
 
 def list_submissions(
-    settings: ServedConfig, group: str | None = None, limit: int | None = None
+    settings: Served, group: str | None = None, limit: int | None = None
 ) -> tuple[Client | None, Sequence[Mapping[str, Any]]]:
     """List the submitted sweeps: from the running service, or without one from the queue's database.
 
@@ -217,7 +220,7 @@ def describe_submission(submission: Mapping[str, Any]) -> str:
         best = format_objective(sweep["best"] and sweep["best"]["score"])
         return f"{submission['name']}: {submission['in_words']}, {sweep['percent']}%, {ended}, best {best}"
     state, reason = submission["in_words"], submission["reason"]
-    return f"{submission['name']}: {state}{f'; {reason}' if reason and reason not in state else ''}"
+    return clean_text(f"{submission['name']}: {state}{f'; {reason}' if reason and reason not in state else ''}")
 
 
 def print_state(submission: Mapping[str, Any]) -> Answer:

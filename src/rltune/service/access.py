@@ -13,7 +13,6 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
-from urllib.parse import urlsplit
 
 import psutil
 from fastapi import Depends, FastAPI, Request
@@ -103,7 +102,7 @@ class Access:
             )
         if request.method not in READING:
             origin = request.headers.get("origin")
-            is_from_page = origin is not None and urlsplit(origin).netloc == request.headers.get("host")
+            is_from_page = origin is not None and origin.partition("://")[2] == request.headers.get("host")
             if not is_from_page and (origin is not None or not has_token):
                 raise AccessError(
                     403,

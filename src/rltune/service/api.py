@@ -13,6 +13,7 @@ from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse
 from fastapi.staticfiles import StaticFiles
+from sqlalchemy.exc import DBAPIError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -25,10 +26,12 @@ from rltune.errors import (
     UnavailableError,
     UnexpectedError,
     choices,
+    clean_text,
     describe_exception,
 )
 from rltune.service.access import HEALTH, LOGIN, METRICS, OPENAPI, READING, Access, AccessError
 from rltune.service.admission import RECEIVE, Admission
+from rltune.service.client import MARK
 from rltune.service.descriptions import describe_event
 from rltune.service.documents import SweepResult
 from rltune.service.metrics import CONTENT_TYPE, write_metrics
@@ -60,6 +63,7 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
+    MARK: "service",
 }
 REFUSALS = {  # The HTTP statuses of refused requests, and what they mean.
     400: "The host is not one of the service's, or the body is not JSON.",
@@ -102,7 +106,7 @@ def make_app(service: SweepService, access: Access, admission: Admission) -> Fas
     access.protect(app)
     app.middleware("http")(add_headers)
     app.add_middleware(prepare_request)
-    for kind in (RltuneError, RequestValidationError, HTTPException, Exception):
+    for kind in (RltuneError, RequestValidationError, HTTPException, DBAPIError):
         app.add_exception_handler(kind, respond_to_error)
     return app
 
@@ -129,7 +133,15 @@ def prepare_request(app: ASGIApp) -> ASGIApp:
 
 async def add_headers(request: Request, respond: Callable[[Request], Awaitable[Response]]) -> Response:
     """Add security headers: pages load only the service's own files, and no page may show them in a frame."""
-    response = await respond(request)
+    try:
+        response = await respond(request)
+    except Exception as error:
+        logger.exception("%s %s failed", request.method, clean_text(request.url.path))
+        response = respond_to_error(request, error)
+    if response.status_code in (401, 403):
+        client = request.client.host if request.client else "?"
+        path = clean_text(request.url.path)
+        logger.warning("refused with %d: %s %s from %s", response.status_code, request.method, path, client)
     if response.status_code >= 400 and response.headers.get("Content-Type", "").startswith("text/plain"):
         # The response came from another middleware as plain text, and is replaced by JSON.
         text = b"".join([part async for part in cast(Any, response).body_iterator]).decode()
@@ -273,6 +285,11 @@ def respond_to_error(request: Request, error: Exception) -> Response:
         status, refusal = status_of(error), error
     elif isinstance(error, RequestValidationError):
         status, refusal = 422, explain_invalid(request, error)
+    elif isinstance(error, DBAPIError):
+        # It is the queue's: its server restarts, or the disk is full. Errors of ledgers are caught by their reader.
+        problem = f"the queue's database does not work at the moment: {describe_exception(error)}"
+        status, refusal = 503, UnavailableError(problem, "a database that answers", "the same again in a minute")
+        logger.warning("%s %s: %s", request.method, clean_text(path), problem)
     elif isinstance(error, HTTPException):
         described = f"{request.method} {path}: {error.detail}"
         status, refusal = error.status_code, RltuneError(described, "a request that OpenAPI describes", TRY)
@@ -283,9 +300,6 @@ def respond_to_error(request: Request, error: Exception) -> Response:
     else:
         cause = describe_exception(error)
         status, refusal = 500, UnexpectedError(cause, "a fault of rltune", "see the output of the service")
-    if status in (401, 403):
-        client = request.client.host if request.client else "?"
-        logger.warning("refused %s %s from %s: %s", request.method, path, client, refusal.what)
     render_error = getattr(request.app.state, "render_error", None)
     if status == 401:
         if request.method in READING and not path.startswith((API, METRICS)):

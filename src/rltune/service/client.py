@@ -19,6 +19,10 @@ from rltune.secrets import HIDDEN
 from rltune.service.folder import ADDRESS, TOKEN, ServiceFolder
 
 LIMIT_S = 60.0  # The time-out of a request; checking a submission takes seconds on a busy machine.
+CONNECT_S = 10.0  # The time-out of a connection; behind a firewall an address may swallow what is sent to it.
+# Each response of a service has this header. One without it comes from a proxy, its login page, or another server.
+MARK = "X-Rltune"
+TOKEN_FIX = "the token that the service printed when it started", f"export {TOKEN}=..."
 INTERVAL_S = 1.0  # The polling interval of methods that wait for a sweep.
 WAITING = ("queued", "running")
 # The error classes by HTTP status; any other status raises a ConfigError.
@@ -50,6 +54,7 @@ class Client:
 
     Raises:
         ServiceError: The address of a service is not known.
+        TokenError: The token cannot be one.
     """
 
     def __init__(self, address: str | None = None, token: str | None = None, output_dir: str = "outputs") -> None:
@@ -72,7 +77,9 @@ class Client:
         chosen_token = (
             token or os.environ.get(TOKEN) or (folder.read_token() if self.address == local_address else None)
         )
-        if chosen_token:
+        if chosen_token := (chosen_token or "").strip():  # A file or a secret that has it may end with a line break.
+            if not (chosen_token.isascii() and chosen_token.isprintable()):
+                raise TokenError(TOKEN, HIDDEN, "has characters that no token has", *TOKEN_FIX)
             self._session.headers["Authorization"] = f"Bearer {chosen_token}"
 
     def check(self) -> None:
@@ -238,14 +245,35 @@ class Client:
     ) -> requests.Response:
         try:
             response = self._session.request(
-                method, f"{self.address}/api/{path}", json=body, params=params, timeout=LIMIT_S
+                method,
+                f"{self.address}/api/{path}",
+                json=body,
+                params=params,
+                timeout=(CONNECT_S, LIMIT_S),
+                allow_redirects=False,  # A service redirects no request; a login page would be taken for its answer.
             )
         except requests.RequestException as error:
+            if isinstance(error, ValueError):  # It is malformed, and nothing was sent.
+                raise ConfigError(
+                    "service.address",
+                    self.address,
+                    "is no address",
+                    "http://host:port, or https://host",
+                    f"export {ADDRESS}=http://127.0.0.1:8288",
+                ) from None
             raise ServiceError(
                 f"no service answers at {self.address} ({type(error).__name__})",
                 "a service that runs",
                 f"{spell_command('serve')}, or service.address= of another service",
             ) from None
+        if MARK not in response.headers:
+            target = response.headers.get("Location")
+            raise ServiceError(
+                f"{self.address} answers with {response.status_code}{f' and leads to {target}' if target else ''}, and "
+                "not as a service of rltune",
+                "the address that the service printed, and a proxy that lets requests with its token in",
+                f"export {ADDRESS}=http://host:port",
+            )
         if response.ok:
             return response
         if response.status_code == 401:
@@ -254,14 +282,6 @@ class Client:
                 TOKEN,
                 HIDDEN if has_token else ABSENT,
                 f": {self.address} {'does not accept this token' if has_token else 'needs a token, and it is not set'}",
-                "the token that the service printed when it started",
-                f"export {TOKEN}=...",
+                *TOKEN_FIX,
             )
-        try:
-            parts = response.json()
-            kind = REFUSALS.get(response.status_code, ConfigError)
-            raise kind.from_dict(parts)
-        except (ValueError, KeyError, TypeError):
-            raise ServiceError(
-                f"{self.address} answers with {response.status_code}", "a service of rltune", spell_command("serve")
-            ) from None
+        raise REFUSALS.get(response.status_code, ConfigError).from_dict(response.json())

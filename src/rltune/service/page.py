@@ -242,7 +242,7 @@ def read_arguments(verb: str, given: dict[str, str]) -> dict[str, Any]:
     """
     if verb == "enqueue":
         values = {name.removeprefix("space."): text for name, text in given.items() if name.startswith("space.")}
-        return {"space": {name: yaml.safe_load(_spell_number(text)) for name, text in values.items() if text.strip()}}
+        return {"space": {name: _read_value(name, text) for name, text in values.items() if text.strip()}}
     if verb == "resume" and given.get("trials"):
         return {"overrides": [f"budget.trials={_read_int(given['trials'])}"]}
     return {}
@@ -253,6 +253,15 @@ def _read_int(text: str) -> int:
         return int(text)
     except ValueError:
         raise ConfigError("trials", text, "", "a whole number", "trials=40") from None
+
+
+def _read_value(name: str, text: str) -> Any:
+    try:
+        return yaml.safe_load(_spell_number(text))
+    except yaml.YAMLError:
+        raise ConfigError(
+            f"space.{name}", text, "is no value", "a number, a word, or a list", "space.lr=1e-3"
+        ) from None
 
 
 def _spell_number(text: str) -> str:

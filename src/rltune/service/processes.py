@@ -31,7 +31,7 @@ from rltune.compose.composing import COMPOSED
 from rltune.compose.overrides import spell_value
 from rltune.config.settings_file import dump_settings, load_settings
 from rltune.driver.requests.handle import open_handle
-from rltune.errors import UnavailableError
+from rltune.errors import UnavailableError, clean_text
 from rltune.formatting import spell_command
 from rltune.ledger.lease import LeaseState, LeaseWatch
 from rltune.ledger.outcome import load_outcome
@@ -167,7 +167,8 @@ class SweepProcesses:
         if is_driven:
             return Ending(code, is_driven=True)
         del self._watches[submission.id]
-        return self._read_ending(submission, Ending(code, message=self._read_message(submission.name)))
+        ending = self._read_ending(submission, Ending(code, message=self._read_message(submission.name)))
+        return replace(ending, message=clean_text(ending.message))  # An environment may have printed anything.
 
     def _may_start(self, submission: Submission) -> bool:
         """Return whether a process that an earlier service started may soon take the lease, see `START_S`."""

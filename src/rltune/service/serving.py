@@ -15,7 +15,7 @@ import uvicorn
 
 from rltune.config.uris import resolve_uri
 from rltune.errors import ConfigError
-from rltune.formatting import spell_command
+from rltune.formatting import spell_command, use_start
 from rltune.service.access import Access
 from rltune.service.admission import Admission
 from rltune.service.api import make_app
@@ -76,6 +76,7 @@ def serve(
         folder.write_address(url)
         stack.callback(folder.clear_address)
         _print_addresses(url, access.token, host, width, folder)
+        use_start("rltune ")  # Who reads an answer may be on another machine, without this one's paths.
         # The first read of many ledgers takes seconds, so it is done before the first request comes.
         threading.Thread(target=service.list, name="first-list", daemon=True).start()
         dispatcher.start()

@@ -200,7 +200,8 @@ class SweepService:
         archive = io.BytesIO()
         uri = f"sweep:{name}" if trial is None else f"sweep:{name}/{trial}"
         source = Source(uri, SweepRef(name, self.folder.sweeps))
-        with locate_policy(source) as folder, zipfile.ZipFile(archive, "w") as packed:
+        # Files from a bucket or a container may be dated 1970, and ZIP begins in 1980.
+        with locate_policy(source) as folder, zipfile.ZipFile(archive, "w", strict_timestamps=False) as packed:
             for file in sorted(folder.rglob("*")):
                 packed.write(file, file.relative_to(folder))
         return archive.getvalue()

@@ -16,6 +16,7 @@ from rltune.views.analysis import build_space
 from rltune.views.sweep_view import SweepView, TrialSnapshot
 
 WIDTH, HEIGHT = 720, 220  # Of an image's area for curves or dots.
+MAX_POINTS = WIDTH  # A longer curve is thinned, since more points cannot be told apart and are sent every few seconds.
 MAX_CURVES = 100  # At most so many trials are drawn, the newest, and the best in any case.
 
 
@@ -87,18 +88,25 @@ def draw_curves(view: SweepView) -> Curves | None:
     steps = max(step for each in points.values() for step, _ in each)
     values = [value for each in points.values() for _, value in each]
     low, high = min(values), max(values)
-    height = (high - low) or 1.0
 
     def place(step: int, value: float) -> tuple[float, float]:
-        return round(WIDTH * step / max(steps, 1), 1), round(HEIGHT * (high - value) / height, 1)
+        return round(WIDTH * step / max(steps, 1), 1), round(HEIGHT * _find_share(value, high, low), 1)
 
     curves = []
     for trial in drawn:
-        places = [place(*point) for point in points[trial.number]]
+        places = [place(*point) for point in _thin(points[trial.number])]
         text = " ".join(f"{x:g},{y:g}" for x, y in places)
         is_best = trial.number == best
         curves.append(Curve(trial.number, view.winner_word if is_best else trial.state_word, is_best, text, places[-1]))
     return Curves(tuple(curves), format_count(steps), f"{low:.4g}", f"{high:.4g}", view.label)
+
+
+def _thin(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Return at most about `MAX_POINTS` of a curve's points: the lowest and the highest of each part, and the last."""
+    size = 2 * math.ceil(len(points) / MAX_POINTS)
+    parts = [points[start : start + size] for start in range(0, len(points), size)] if size > 2 else []
+    ends = [{find(part, key=lambda point: point[1]) for find in (min, max)} for part in parts]
+    return sorted({point for each in ends for point in each} | {points[-1]}) if parts else [*points]
 
 
 def draw_slices(view: SweepView) -> tuple[Slice, ...]:
@@ -118,10 +126,7 @@ def draw_slices(view: SweepView) -> tuple[Slice, ...]:
                 trial.number,
                 view.winner_word if trial.number == best else trial.state_word,
                 trial.number == best,
-                (
-                    round(WIDTH * place, 1),
-                    round(HEIGHT * (max(scores) - score) / (max(scores) - min(scores) or 1.0), 1),
-                ),
+                (round(WIDTH * place, 1), round(HEIGHT * _find_share(score, max(scores), min(scores)), 1)),
                 f"{dimension.name}={format_value(value)}, {view.label} {format_objective(score)}",
             )
             for (trial, score), value, place in zip(having, values, places, strict=True)
@@ -133,7 +138,10 @@ def draw_slices(view: SweepView) -> tuple[Slice, ...]:
 
 def _place_values(dimension: Dimension, values: Sequence[Any]) -> list[float]:
     """Place values between 0 and 1 on the scale on which they are searched; others than numbers, by their order."""
-    is_number = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+    is_number = all(
+        (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and math.isfinite(value))
+        for value in values
+    )
     if not is_number or dimension.kind == "choice":
         options = [*dimension.list_values(), *values] if dimension.kind == "choice" else [*values]
         distinct = [value for place, value in enumerate(options) if value not in options[:place] and value in values]
@@ -144,7 +152,12 @@ def _place_values(dimension: Dimension, values: Sequence[Any]) -> list[float]:
         is_log = min(values, default=0) > 0 and ("log" in dimension.kind or dimension.kind == "pow2")
         quantities = [math.log(value) if is_log else float(value) for value in values]
     low, high = min(quantities, default=0.0), max(quantities, default=0.0)
-    return [(quantity - low) / (high - low or 1.0) for quantity in quantities]
+    return [_find_share(quantity, low, high) for quantity in quantities]
+
+
+def _find_share(value: float, start: float, end: float) -> float:
+    """Return how far a value lies between two ends, from 0 to 1, also where their difference would be infinite."""
+    return (value / 2 - start / 2) / (end / 2 - start / 2 or 1.0)
 
 
 def _select_trials(view: SweepView, trials: Sequence[TrialSnapshot]) -> tuple[list[TrialSnapshot], int | None]:

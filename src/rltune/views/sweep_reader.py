@@ -5,14 +5,17 @@ many queries as one of them takes. Both read only what has changed since the las
 
 Each database is read in a thread of its own, and no lock is held meanwhile. For one that does not answer in time the
 last views are returned, marked as such, and its thread goes on.
+
+A view that is returned can be described: a ledger with values that rltune never writes is that sweep's error alone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import closing
 from dataclasses import replace
@@ -24,12 +27,13 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from rltune.background import start_in_thread
 from rltune.config.settings_file import read_identity
-from rltune.errors import StudyError, StudyUnavailableError
+from rltune.errors import StudyError, StudyUnavailableError, describe_exception
 from rltune.formatting import spell_command
 from rltune.ledger.database import connect_ledger, file_of, make_storage_error
 from rltune.ledger.ledger import Ledger, find_sweeps
 from rltune.ledger.storage import locate_ledger
 from rltune.ledger.sweep_folder import SETTINGS
+from rltune.views.description import summarize
 from rltune.views.sweep_view import SweepView, read_views
 
 SILENT_S = 0.2  # How long a call waits for a database that did not answer the last time.
@@ -166,16 +170,14 @@ class SweepReader:
         self, folder: Path, file: Path, url: str, name: str | None, key: str | None
     ) -> SweepView | StudyError:
         version = _read_file_version(file)
-        _, _, view = self._views.get(folder, ((), 0, None))
-        try:
-            with closing(Ledger(url, name, key)) as ledger:
-                # A deleted sweep's name may be used again; the sweep's random key distinguishes the two.
-                is_same = view is not None and view.record.key == ledger.key
-                view = SweepView.read(ledger, view if is_same else None).in_folder(folder)
-        except StudyError as error:
-            return error  # Several sweeps may share the file, and the others can be read.
-        self._views[folder] = version, ledger.sweep_id, view
-        return view
+        with _keep_error(folder) as errors, closing(Ledger(url, name, key)) as ledger:
+            _, _, view = self._views.get(folder, ((), 0, None))
+            # A deleted sweep's name may be used again; the sweep's random key distinguishes the two.
+            is_same = view is not None and view.record.key == ledger.key
+            view = _check(SweepView.read(ledger, view if is_same else None).in_folder(folder))
+            self._views[folder] = version, ledger.sweep_id, view
+            return view
+        return errors[0]  # Several sweeps may share the file, and the others can be read.
 
     def _read_server(self, url: str, names: _Names) -> Results:
         """Read the sweeps whose ledgers are in one database of a server.
@@ -194,20 +196,51 @@ class SweepReader:
             _, read_id, view = self._views.get(folders[name], ((), 0, None))
             if view is not None and read_id == sweep_id:
                 since[sweep_id] = view
-        views = read_views(engine, list(ids.values()), since)
+        views: Mapping[int, SweepView] = {}
+        with _keep_error(engine.url.database):  # Where one of them is damaged, each is read alone below.
+            views = read_views(engine, list(ids.values()), since)
         results: Results = {}
         for name, folder in folders.items():
             key = names[folder][1]
-            if (view := views.get(ids.get(name, 0))) and key in (None, view.record.key):
-                view = results[folder] = view.in_folder(folder)
-                self._views[folder] = (), ids[name], view
-                continue
-            try:  # It is missing, another sweep or of another format; opening its ledger gives the exact error.
+            with _keep_error(folder) as errors:
+                if (view := views.get(ids.get(name, 0))) and key in (None, view.record.key):
+                    view = results[folder] = _check(view.in_folder(folder))
+                    self._views[folder] = (), ids[name], view
+                    continue
+                # It is missing, damaged, another sweep or of another format; opening its ledger gives the exact error.
                 with closing(Ledger(url, name, key)) as ledger:
-                    results[folder] = SweepView.read(ledger).in_folder(folder)
-            except StudyError as error:
-                results[folder] = error
+                    results[folder] = _check(SweepView.read(ledger).in_folder(folder))
+            if errors:
+                results[folder] = errors[0]
         return results
+
+
+@contextlib.contextmanager
+def _keep_error(folder: object) -> Iterator[list[StudyError]]:
+    """Catch what is wrong with one sweep's ledger, and put it into a list; errors of its database are raised."""
+    errors: list[StudyError] = []
+    try:
+        yield errors
+    except StudyError as error:
+        errors.append(error)
+    except SQLAlchemyError:
+        raise
+    except Exception as error:  # Text that is no JSON, another type, a key that is missing: anything may be damaged.
+        errors.append(
+            StudyError(
+                f"its ledger has values that rltune did not write: {describe_exception(error)}",
+                "a ledger as rltune wrote it",
+                "restore the sweep's folder from a copy, or remove it",
+                key="sweep",
+                value=Path(str(folder)).name,
+            )
+        )
+
+
+def _check(view: SweepView) -> SweepView:
+    """Return a view if all of it that lists show can be computed."""
+    summarize(view)
+    return view
 
 
 def _read_file_version(file: Path) -> _Version:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -81,6 +82,36 @@ def test_a_command_that_is_none_is_answered_with_the_nearest(monkeypatch, capsys
     lines = capsys.readouterr().err
     assert "'run'" in lines
     assert "run algo=dqn" in lines
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["status"], "list"),
+        (["status", "group=g"], "list"),
+        (["status", "--json"], "list"),
+        (["status", "mine"], "show"),
+        (["status", "--json", "mine"], "show"),
+        (["status", "sweep=mine"], "show"),
+        (["ls"], "list"),
+        (["cancel", "mine"], "stop"),
+    ],
+)
+def test_words_of_other_tools_are_commands(words: list[str], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[str] = []
+    monkeypatch.setattr("rltune.cli.application.program.load_command", lambda name: lambda: loaded.append(name))
+    type_in(monkeypatch, *words)
+    assert loaded == [name]
+
+
+def test_a_suggested_command_keeps_its_quotes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["env.kwargs={size: 4}", "space.lr=[1,2]", "it's; rm x"]
+    with pytest.raises(SystemExit):
+        type_in(monkeypatch, "rnu", *words)
+    suggestion = capsys.readouterr().err.splitlines()[-1].partition("rltune ")[2]
+    assert shlex.split(suggestion) == ["run", *words]
 
 
 def test_a_command_is_run_with_the_words_after_it(monkeypatch, capsys):

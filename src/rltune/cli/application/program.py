@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
+import shlex
 import sys
 
 import rltune.cli.application.interrupts  # noqa: F401 - It answers Ctrl-C during the imports that follow.
@@ -25,6 +27,7 @@ MODULES = {
 }
 # Words of other tools that are commands here.
 ALIASES = {"ls": "list", "status": "list", "cancel": "stop"}
+ALIASES_OF_ONE = {"status": "show"}  # Where the next word is a sweep's name.
 # The commands that import modules of the user's, which may lie in the working folder. The others never search it, so
 # that they can be typed in a folder of somebody else's.
 RUN_CODE = ("run", "resume", "retry", "probe", "evaluate", "export", "record", "serve")
@@ -44,11 +47,13 @@ def main() -> None:
     elif words[0] in COMPLETION:
         _complete(words)
     else:
-        words = [ALIASES.get(words[0], words[0]), *words[1:]]
+        has_name = any(word.startswith("sweep=") or not re.search("^-|=", word) for word in words[1:])
+        aliases = ALIASES | ALIASES_OF_ONE if has_name else ALIASES
+        words = [aliases.get(words[0], words[0]), *words[1:]]
         if words[0] not in NAMES:
             answer = find_answer("command", words[0])
             close = answer.names[0] if answer else nearest(words[0], NAMES)
-            fix = f"rltune {' '.join([close, *words[1:]])}" if close else "rltune --help"
+            fix = f"rltune {shlex.join([close, *words[1:]])}" if close else "rltune --help"
             leave(RltuneError(f"{words[0]}: no such command", choices(words[0], NAMES, close), fix))
         place_working_folder(is_searched=words[0] in RUN_CODE)
         sys.argv = words
