@@ -114,7 +114,7 @@ def refuse(name: str, **kwargs: Any) -> ConfigError:
         ("Config", {}, "'+env.kwargs.env_config={}'"),
         ("Typed", {}, "'+env.kwargs.where={}'"),
         ("Rows", {}, "'env.kwargs={rows: ..., columns: ..., colours: ...}'"),
-        ("Rows", {"rows": 2}, "'env.kwargs={columns: ..., colours: ...}'"),
+        ("Rows", {"rows": 2}, "'env.kwargs={rows: 2, columns: ..., colours: ...}'"),
         ("Half", {}, "+env.kwargs.colours=..."),
         ("make_sized", {}, "+env.kwargs.size=..."),
         ("Bound", {}, "+env.kwargs.size=..."),
