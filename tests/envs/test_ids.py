@@ -33,6 +33,9 @@ class Bare(Splits):
     def __init__(self, size=1):
         self.size = size
 
+class Slotted(Bare):
+    metadata = property(lambda self: {"render_fps": self.size})
+
 gym.register("Splits-v0", entry_point=Splits)
 gym.register("my_team/Walker-v0", entry_point=Splits)
 """
@@ -87,6 +90,10 @@ def test_rllib_is_not_given_a_class_by_its_name() -> None:
     """Other processes know a class by `make_env` alone, because Gymnasium's registry does not have it."""
     specs = [EnvSpec("splits:Splits-v0"), EnvSpec("splits:Bare")]
     assert [is_plain(spec, check_env(spec)) for spec in specs] == [True, False]
+
+
+def test_metadata_may_be_of_instances_alone() -> None:
+    assert check_env(EnvSpec("splits:Slotted", {"size": 3})).metadata == {"render_fps": 3}
 
 
 def test_classes_of_one_name_are_two_environments() -> None:

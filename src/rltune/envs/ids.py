@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import re
 import sys
@@ -52,8 +53,11 @@ def find_class(env_id: str) -> GymnasiumSpec | None:
     from gymnasium.envs.registration import EnvSpec, registry
 
     module, _, name = env_id.rpartition(":")
-    is_class = name not in registry and name in list_classes(module)
-    return EnvSpec(env_id, entry_point=env_id) if is_class else None
+    kind = None if name in registry else list_classes(module).get(name)
+    if kind is None:
+        return None
+    # Gymnasium reads the metadata of what it calls, which only instances of a class may have, in a slot or a property.
+    return EnvSpec(env_id, entry_point=env_id if isinstance(kind.metadata, dict) else functools.partial(kind))
 
 
 def list_classes(module: str) -> dict[str, Any]:
