@@ -375,9 +375,11 @@ def heating(tmp_path, monkeypatch):
     """A module beside the person, which registers an environment and has another class."""
     (tmp_path / "warming.py").write_text(
         "import gymnasium\n"
+        "class Plain: pass\n"
         "class Unregistered(gymnasium.Env): pass\n"
         "class Broken(gymnasium.Env):\n    def __init__(self): import nosuchpackage\n"
         "gymnasium.register('Broken-v0', entry_point=Broken)\n"
+        "class Uncertain(Broken): pass\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -392,10 +394,13 @@ def heating(tmp_path, monkeypatch):
         ("Broken-v0", "a registered Gymnasium id", "env.id=warming:Broken-v0"),
         ("Unregistered-v0", "a registered Gymnasium id", "env.id=warming:Unregistered-v0"),
         ("Nonesuch-v0", "a registered Gymnasium id", "env.id=my_module:Nonesuch-v0"),
-        ("warming:Unregistered", "warming:Broken-v0", "env.id=warming:Unregistered-v0"),
+        ("warming:Plain", "derives from gymnasium.Env", "class Plain(gymnasium.Env): in warming"),
         ("warming:Zzz-v0", "warming:Broken-v0", "in warming"),
         ("warming:Broken-v1", "'Broken-v0'", "env.id=warming:Broken-v0"),
-        ("warming:Unregistered-v0", "warming:Broken-v0", "in warming"),
+        ("warming:Unregistered-v0", "'Unregistered'", "env.id=warming:Unregistered"),
+        ("warming:Broken", "warming:Broken-v0", "env.id=warming:Broken-v0"),
+        ("Unregistered", "module:Class", "env.id=warming:Unregistered"),
+        ("warming:Uncertain", "installed", "nosuchpackage"),
         ("warming:Broken-v0", "installed", "nosuchpackage"),
     ],
 )

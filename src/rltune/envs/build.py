@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rltune.envs.closing import close_env
 from rltune.envs.copies import Copy, build_copy, build_own, take_copies
 from rltune.envs.guest import find_outdated, import_guest
+from rltune.envs.ids import find_class
 from rltune.envs.pettingzoo import make_parallel_env
 from rltune.envs.spec import EXTRAS, WRAPPER_USAGE, EnvSpec, are_resolved, parse_wrapper, resolve_arguments, spec_of
 from rltune.errors import ABSENT, ConfigError, GuestError, nearest
@@ -54,7 +55,7 @@ def make_bare_env(spec: EnvSpec, copy: Copy | None = None, /, **kwargs: Any) -> 
         if module := spec.registration.module:
             import_guest(module)  # Gymnasium imports it, too, but shows it the command line of this process.
         arguments = {**resolve_arguments(spec.kwargs), **copy.make_arguments(), **kwargs}
-        return gymnasium.make(spec.id, **{"disable_env_checker": True, **arguments})
+        return gymnasium.make(find_class(spec.id) or spec.id, **{"disable_env_checker": True, **arguments})
 
     return build_copy(spec, copy, make)
 
@@ -155,6 +156,7 @@ def is_plain(spec: EnvSpec, facts: EnvFacts) -> bool:
 
     return (
         spec.policies is None
+        and not spec.may_be_class
         and are_resolved(spec.kwargs)
         and not spec.is_numbered
         and not spec.needs_context

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from rltune.envs.guest import find_place, make_fault
+from rltune.envs.ids import find_class
 from rltune.envs.spec import EnvSpec, suggest_array
 from rltune.errors import ConfigError, choices, describe_exception, nearest, spell
 
@@ -42,7 +43,8 @@ def explain_failed_make(spec: EnvSpec, error: Exception, before: BaseException |
     # Gymnasium raises a new TypeError from a constructor's own, whose traceback has the constructor's lines.
     if isinstance(error, TypeError) and isinstance(before, TypeError) and not find_place(error):
         error = before
-    entry = registry.get(spec.id.rpartition(":")[2])
+    of_class = find_class(spec.id)
+    entry = of_class or registry.get(spec.id.rpartition(":")[2])
     point = load_entry_point(entry) if entry else None
     words, parameters = describe_exception(error), read_parameters(point) if point else None
     registered = entry.kwargs if entry else {}
@@ -56,10 +58,13 @@ def explain_failed_make(spec: EnvSpec, error: Exception, before: BaseException |
         if missing:
             return _make_missing_error(spec, missing)
         if not find_place(error):
-            return _make_foreign_error(spec, point)
+            return make_foreign_error(spec, point)
     fault = make_fault(error, "make")
     more = f", **{dict(spec.kwargs)}" if spec.kwargs else ""
     code = f'import gymnasium; gymnasium.make("{spec.id}"{more})'
+    if of_class:
+        module, _, name = spec.id.rpartition(":")
+        code = f"from {module} import {name}; {name}({more.removeprefix(', ')})"
     return ConfigError(
         "env.id",
         spec.id,
@@ -136,8 +141,8 @@ def _make_missing_error(spec: EnvSpec, missing: Mapping[str, bool]) -> ConfigErr
         fix = f"+env.kwargs.{name}={value}"
         fix = f"'{fix}'" if value == "{}" else fix
     else:
-        values = {name: spell(value) for name, value in spec.kwargs.items()} | values
-        fix = f"'env.kwargs={{{', '.join(f'{name}: {value}' for name, value in values.items())}}}'"
+        typed = {name: spell(value) for name, value in spec.kwargs.items()} | values
+        fix = f"'env.kwargs={{{', '.join(f'{name}: {value}' for name, value in typed.items())}}}'"
     return ConfigError(
         "env.id",
         spec.id,
@@ -148,7 +153,7 @@ def _make_missing_error(spec: EnvSpec, missing: Mapping[str, bool]) -> ConfigErr
     )
 
 
-def _make_foreign_error(spec: EnvSpec, point: Any) -> ConfigError:
+def make_foreign_error(spec: EnvSpec, point: Any) -> ConfigError:
     """Make the error for an entry point that does not give an environment of Gymnasium's."""
     name = getattr(point, "__name__", spec.id)
     subject, fix = f"what {name} returns", f"a class MyEnv(gymnasium.Env), of which {name} returns an instance"

@@ -1,16 +1,22 @@
-"""Find the registered id that was meant by one that is written in another way."""
+"""Find what an environment's id names: a class without an id, or the id that was meant by one in another form."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rltune.envs.guest import import_guest
+from rltune.envs.rllib_agents import is_rllib_class
 from rltune.errors import ConfigError, GuestError, nearest
+
+if TYPE_CHECKING:
+    from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 
 _VERSION = re.compile(r"-v\d+$")
 
@@ -25,7 +31,7 @@ def find_meant(env_id: str) -> str:
         with contextlib.suppress(GuestError, ImportError, ValueError):
             if importlib.util.find_spec(module):
                 import_guest(module)
-                if meant := _choose(name, list_ids(module)):
+                if meant := _choose(name, list_ids(module) | list_classes(module)):
                     return f"{module}:{meant}"
     return ""
 
@@ -37,6 +43,42 @@ def list_ids(module: str) -> dict[str, Any]:
     points = {env_id: entry.entry_point for env_id, entry in registry.items()}
     package = module.partition(".")[0]
     return {env_id: point for env_id, point in points.items() if _find_module(point).partition(".")[0] == package}
+
+
+def find_class(env_id: str) -> GymnasiumSpec | None:
+    """Return how Gymnasium makes the class that an id such as ``walk:Walk`` names; None if the id is a registered one.
+
+    Nothing is registered, so that classes of one name in two modules are no conflict. The module is imported already.
+    """
+    from gymnasium.envs.registration import EnvSpec, registry
+
+    module, _, name = env_id.rpartition(":")
+    kind = None if name in registry else list_classes(module).get(name)
+    if kind is None:
+        return None
+    # Gymnasium reads the metadata of what it calls, which only instances of a class may have, in a slot or a property.
+    return EnvSpec(env_id, entry_point=env_id if isinstance(kind.metadata, dict) else functools.partial(kind))
+
+
+def list_classes(module: str) -> dict[str, Any]:
+    """Return the environments' classes of an imported module, its own first, except for those that have an id.
+
+    Only the id names such a class, because it may have a time limit and arguments.
+    """
+    import gymnasium
+
+    points = [entry.entry_point for entry in gymnasium.registry.values()]
+    registered = {(_find_module(point).partition(".")[0], _find_name(point)) for point in points}
+    classes = {
+        name: kind
+        for name, kind in vars(sys.modules.get(module, object)).items()
+        if isinstance(kind, type)
+        and issubclass(kind, gymnasium.Env)
+        and kind is not gymnasium.Env
+        and not (issubclass(kind, gymnasium.Wrapper) or is_rllib_class(kind))
+        and (kind.__module__.partition(".")[0], kind.__name__) not in registered
+    }
+    return dict(sorted(classes.items(), key=lambda item: item[1].__module__ != module))
 
 
 def make_path_error(env_id: str) -> ConfigError | None:

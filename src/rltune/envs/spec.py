@@ -90,7 +90,7 @@ class EnvSpec:
     """The specification of an environment, from which it can be built anywhere; it contains plain values only.
 
     Attributes:
-        id: Gymnasium id; ``module:Name-v0`` imports the module first, as Gymnasium does.
+        id: Gymnasium id; ``module:Name-v0`` imports the module first, as Gymnasium does. Or ``module:Class``.
         wrappers: Applied in order, each ``{"entry_point": "module:Class", "kwargs": {...}}``.
         normalise_observations: Whether training normalises observations; policies contain the statistics.
         rewards: ``normalise``, ``scale`` and ``clip``, without those that change nothing.
@@ -167,6 +167,11 @@ class EnvSpec:
         """The module that registers the environment, if its id names one; for several agents it may be the id."""
         is_module = self.policies is not None and ":" not in self.id
         return EntryPoint(self.id, "") if is_module else EntryPoint.parse(self.id)
+
+    @property
+    def may_be_class(self) -> bool:
+        """Whether the id may be ``module:Class``, which Gymnasium's registry does not have."""
+        return bool(self.registration.module) and self.registration.name.isidentifier()
 
     @property
     def scoring(self) -> EntryPoint | None:

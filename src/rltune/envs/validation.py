@@ -16,11 +16,11 @@ from typing import Any, NoReturn
 from rltune.envs.build import import_env_module, import_wrappers, make_bare_env
 from rltune.envs.child import acquire_child
 from rltune.envs.closing import close_env, limit_close
-from rltune.envs.constructors import explain_failed_make, load_entry_point
+from rltune.envs.constructors import explain_failed_make, load_entry_point, make_foreign_error
 from rltune.envs.facts import EnvFacts, select_json
 from rltune.envs.first_steps import OBJECTIVE, check_first_steps
 from rltune.envs.guest import ONE_PORT_EACH, call_guest, find_outdated, is_address_in_use
-from rltune.envs.ids import find_meant, list_ids, make_path_error
+from rltune.envs.ids import find_class, find_meant, list_classes, list_ids, make_path_error
 from rltune.envs.inspection import check_normalising, digest_sources, find_time_limit
 from rltune.envs.layout import MASK, Layout
 from rltune.envs.masks import OFF
@@ -349,7 +349,7 @@ def _explain_failed_make(spec: EnvSpec, exception: Exception, fault: GuestError)
             "env.id", spec.id, f": {describe_exception(error)}", "an installed package, or module:Name-v0", fix
         ) from None
     except gymnasium.error.UnregisteredEnv as error:
-        raise _explain_unknown(spec.id, describe_exception(error)) from None
+        raise _explain_unknown(spec, describe_exception(error)) from None
     except ModuleNotFoundError as error:
         raise ConfigError(
             "env.id",
@@ -359,8 +359,9 @@ def _explain_failed_make(spec: EnvSpec, exception: Exception, fault: GuestError)
             f"pip install the package that has the module {error.name}",
         ) from None
     except Exception as error:
-        if isinstance(error, gymnasium.error.Error) and spec.id.rpartition(":")[2] not in gymnasium.registry:
-            raise _explain_unknown(spec.id, describe_exception(error)) from None  # It is malformed, or deprecated.
+        is_registered = spec.id.rpartition(":")[2] in gymnasium.registry
+        if isinstance(error, gymnasium.error.Error) and not (is_registered or find_class(spec.id)):
+            raise _explain_unknown(spec, describe_exception(error)) from None  # It is malformed, or deprecated.
         if is_address_in_use(error):
             problem = f"cannot be made: {describe_exception(error)}"
             raise ConfigError("env.id", spec.id, problem, *ONE_PORT_EACH) from None
@@ -380,14 +381,15 @@ def _is_vector_alone(env_id: str) -> bool:
     return isinstance(point, type) and issubclass(point, VectorEnv)
 
 
-def _explain_unknown(env_id: str, reason: str) -> ConfigError:
-    """Explain why an environment id is not registered: it is misspelt, lacks its module, or names a class.
+def _explain_unknown(spec: EnvSpec, reason: str) -> ConfigError:
+    """Explain why an environment id is not registered: it is misspelt, lacks its module, or names another class.
 
     Args:
         reason: Gymnasium's words.
     """
     from gymnasium.envs.registration import registry
 
+    env_id = spec.id
     module, colon, name = env_id.rpartition(":")
     defined = getattr(sys.modules.get(module), name, None)
     if isinstance(defined, type) and is_rllib_class(defined):
@@ -396,13 +398,7 @@ def _explain_unknown(env_id: str, reason: str) -> ConfigError:
             "env.id", env_id, ": it is RLlib's MultiAgentEnv", allowed, f"env=pettingzoo env.id={env_id}"
         )
     if isinstance(defined, type):
-        return ConfigError(
-            "env.id",
-            env_id,
-            f": {name} is a class, and not registered with Gymnasium",
-            _list_registered(module) or "a registered id, module:Name-v0",
-            f"gymnasium.register('{name}-v0', entry_point={name}) in {module}, then env.id={module}:{name}-v0",
-        )
+        return make_foreign_error(spec, defined)
     source = _find_registering_module(name)
     source = None if source == module else source  # That module was imported, and does not register the id.
     close = nearest(name, registry, 0.75)
@@ -416,7 +412,7 @@ def _explain_unknown(env_id: str, reason: str) -> ConfigError:
         )
     listed = _list_registered(module) if module else ""
     plugins = [plugin for plugin in entry_points(group="gymnasium.envs") if _is_plugin_of(plugin, module)]
-    if plugins and not listed:
+    if plugins and not list_ids(module):
         # Gymnasium has called what packages declare as its plug-ins until its version 1.0.
         calls = [
             f"from {point.module.removesuffix('.__init__')} import {point.attr}; {point.attr}()" for point in plugins
@@ -436,17 +432,14 @@ def _explain_unknown(env_id: str, reason: str) -> ConfigError:
             listed or f"an id that {module} registers, and it registers none",
             f"env.id={source}:{name}" if source else f"gymnasium.register(id='{name}', entry_point=...) in {module}",
         )
-    source = source or "my_module"
     # Names of RLlib's `register_env` have no version.
-    register = (
-        "" if re.search(r"-v[0-9]+$", name) else f"gymnasium.register('{name}', entry_point=...) in {source}, then "
-    )
+    is_class = not re.search(r"-v[0-9]+$", name)
     return ConfigError(
         "env.id",
         env_id,
         f": {reason}",
-        "a registered Gymnasium id; an environment of yours needs its module, module:Name-v0",
-        f"{register}env.id={source}:{name}",
+        "a registered Gymnasium id; an environment of yours needs its module, module:Name-v0 or module:Class",
+        f"env.id={source or 'my_module'}:{'Class' if is_class and not source else name}",
     )
 
 
@@ -456,8 +449,8 @@ def _is_plugin_of(plugin: EntryPoint, module: str) -> bool:
 
 
 def _list_registered(module: str) -> str:
-    """List the ids that a module has registered; empty if there are none."""
-    ids = [f"{module}:{name}" for name in list_ids(module)]
+    """List the ids that a module has registered and its classes without an id; empty if there are none."""
+    ids = [f"{module}:{name}" for name in list_ids(module) | list_classes(module)]
     return f"one of: {', '.join(ids)}" if ids else ""
 
 
