@@ -102,6 +102,7 @@ def test_the_key_that_is_wrong_is_named_whole() -> None:
         ("--config-path=mine", "run --config-dir=mine"),
         ("--config-name smoke", "run experiment=smoke"),
         ("--json seed=1", "run json=true seed=1"),
+        ("algo=ppo --dry-run", "run algo=ppo check=true"),
         ("algo=ppo -f", "run algo=ppo"),
         ("algo=ppo --verbose seed=1", "run algo=ppo seed=1"),
     ],

@@ -38,7 +38,9 @@ FLAGS = {
     *("-m", "--multirun", "-sc", "--shell-completion", "-cd", "--config-dir", "--experimental-rerun", "-i", "--info"),
 }
 INSTEAD = {"config-path": "--config-dir=", "cp": "--config-dir=", "config-name": "experiment=", "cn": "experiment="}
-"""What to type in place of Hydra's flags for another folder or file of settings, whose files rltune's own must be."""
+INSTEAD |= {"dry-run": "check=true", "dryrun": "check=true"}
+"""What to type in place of Hydra's flags for another folder or file of settings, whose files rltune's own must be, and
+in place of other programs' flag for a check: without one, what is suggested would start a sweep."""
 ACTING = ("hydra.searchpath", "hydra.mode", "hydra.verbose", "hydra.help")  # The settings of Hydra that act here.
 
 

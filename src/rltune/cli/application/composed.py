@@ -41,6 +41,11 @@ class ComposedCommand(Command):
     begin: Callable[[], None] = lambda: None
     check: Callable[[Sequence[Job]], Answer] | None = None
 
+    @property
+    def switches(self) -> tuple[str, ...]:
+        """``json``, and ``check`` if the command has something to check."""
+        return (*super().switches, *((CHECK,) if self.check is not None else ()))
+
     def wants_help(self, words: Sequence[str]) -> bool:
         """Return whether help is all that is asked for; with other words, Hydra's help shows what they compose."""
         return len(words) == 1 and super().wants_help(words)
