@@ -556,7 +556,7 @@ def test_no_episode_has_ended_is_noted_once_and_early(trials):
     for trial in (first, second):
         trials.report(trial, 200, math.nan)
     (note,) = trials.sweep.console.notes
-    assert all(word in note for word in ("50 steps", "4 copies", "max_episode_steps", "num_envs_per_env_runner=1"))
+    assert all(word in note for word in ("50 steps", "4 copies", "max_episode_steps=25 ", "num_envs_per_env_runner=1"))
     trials.report(first, BUDGET, math.nan)
     trials.end(first)
     record = trials.ledger.trials.record(0)

@@ -291,7 +291,7 @@ class Recorder(Callback):
         """Explain why a trial has no score by now: no episode has ended, or none has what the objective reads."""
         if episodes := int(result.get("episodes", 0)):
             return explain_no_score(episodes, str(self._plan.build.env.objective.get("key")))
-        return explain_no_episode(env_steps, self._num_copies)
+        return explain_no_episode(env_steps, self._num_copies, self._plan.budget.env_steps)
 
     def _end(self, event: _Event, state: str, reason: str, **facts: Any) -> None:
         """Record the final state of a trial in the ledger, then inform Optuna and the trackers.
