@@ -168,12 +168,15 @@ def test_a_policy_of_a_remote_service_is_evaluated_here(
         ("stop sweep=mine -t", "sweep=mine -t"),
         ("show one two", "sweep=one two"),
         ("run algo=ppo -m", "algo=ppo -m"),
+        ("run algo=ppo --check", "algo=ppo check=true"),
+        ("submit --check algo=ppo", "check=true algo=ppo"),
+        ("evaluate sweep:mine --check", "policy=sweep:mine --check"),
     ],
 )
 def test_what_needs_no_key_is_spelled_as_a_setting(typed: str, spelled: str) -> None:
     name, *words = typed.split()
     command = load_command(name)
-    assert sorted(spell_settings(words, command.usage, command.schema)) == sorted(spelled.split())
+    assert sorted(spell_settings(words, command.usage, command.schema, command.switches)) == sorted(spelled.split())
 
 
 @pytest.mark.parametrize(
@@ -194,7 +197,7 @@ def test_what_is_suggested_for_a_flag_can_be_typed(typed: str) -> None:
     name, *words = typed.split()
     command = load_command(name)
     for _ in range(2):
-        words = spell_settings(words, command.usage, command.schema)
+        words = spell_settings(words, command.usage, command.schema, command.switches)
         try:
             refuse_flags(name, words, ())
         except ConfigError as refused:

@@ -66,7 +66,12 @@ from rltune.errors import RltuneError
         ("space.clip_param={values: [0.1, 0.2]}", "[kind, ...]", "space.clip_param=[choice,0.1,0.2]"),
         ("space.clip_param={grid_search: [0.1, 0.2]}", "[kind, ...]", "space.clip_param=[choice,0.1,0.2]"),
         ("space.num_epochs={type: int, bounds: [1, 9]}", "[kind, ...]", "space.num_epochs=[randint,1,9]"),
-        ("space.lr=[choice,1", "key=value, each quote", "run --help"),
+        ("space.lr=[choice,1", "key=value, each quote", "'space.lr=[choice,1]'"),
+        ("metrics={energy: sum", "key=value, each quote", "'metrics={energy: sum}'"),
+        ("shop:Shop-v0", "key=value, quoted", "env.id=shop:Shop-v0"),
+        ("CartPole-v1", "key=value, quoted", "env.id=CartPole-v1"),
+        ("pendulum", "key=value, quoted", "env=pendulum"),
+        ("dqn", "key=value, quoted", "algo=dqn"),
         ("name='mine", "key=value, each quote", "run --help"),
         ("+env.kwargs.größe=3", "keys of Latin letters", "kwargs: {größe: 3}}, then env=mine"),
     ],
@@ -77,6 +82,20 @@ def test_a_wrong_word_names_its_type_and_what_to_type(word: str, allowed: str, f
     assert refused.value.key == word.partition("=")[0]
     assert refused.value.allowed.startswith(allowed)
     assert fix in refused.value.fix
+
+
+@pytest.mark.parametrize(
+    ("typed", "key", "fix"),
+    [
+        ("seed=1 metrics={a: sum, b: mean} algo=ppo", "metrics", "'metrics={a: sum, b: mean}'"),
+        ("space.lr=[uniform, 0, 1]", "space.lr", "'space.lr=[uniform, 0, 1]'"),
+        ("env.id = shop:Shop-v0", "env.id", "env.id=shop:Shop-v0"),
+    ],
+)
+def test_a_setting_that_the_shell_has_split_is_suggested_whole(typed: str, key: str, fix: str) -> None:
+    with pytest.raises(RltuneError) as refused:
+        compose_settings("run", RunConfig, typed.split())
+    assert (refused.value.key, refused.value.fix) == (key, fix)
 
 
 @pytest.mark.parametrize("last", ["metrics={fuel: sum}", "+metrics.fuel=sum"])
@@ -102,6 +121,7 @@ def test_the_key_that_is_wrong_is_named_whole() -> None:
         ("--config-path=mine", "run --config-dir=mine"),
         ("--config-name smoke", "run experiment=smoke"),
         ("--json seed=1", "run json=true seed=1"),
+        ("algo=ppo --dry-run", "run algo=ppo check=true"),
         ("algo=ppo -f", "run algo=ppo"),
         ("algo=ppo --verbose seed=1", "run algo=ppo seed=1"),
     ],

@@ -4,7 +4,7 @@ import importlib.metadata
 
 import pytest
 
-from rltune.envs.guest import RUNNING, call_guest, find_root
+from rltune.envs.guest import RUNNING, call_guest, find_root, import_guest
 from rltune.errors import Cause, ConfigError, GuestError
 
 pytestmark = pytest.mark.fast
@@ -129,3 +129,10 @@ def test_no_cause_of_a_fault_leads_back_to_itself() -> None:
     assert caught.value is inner
     assert inner.call == "step 3 of copy 1"
     assert inner.__cause__ is None
+
+
+def test_a_module_that_is_missing_says_where_to_put_it() -> None:
+    with pytest.raises(GuestError) as caught:
+        import_guest("no_such_shop.envs")
+    assert caught.value.fix.startswith("put no_such_shop.py into this folder")
+    assert isinstance(caught.value.__cause__, ModuleNotFoundError)

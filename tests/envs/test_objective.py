@@ -88,6 +88,7 @@ def test_the_check_imports_an_own_function() -> None:
         ({"kind": "sucess"}, "objective.kind=sucess", "return, info"),
         ({"key": None}, "without objective.key", "objective.key=is_success"),
         ({"kind": "return"}, "with objective.key=is_success", "objective.kind=info"),
+        ({"kind": "return", "key": "shortage"}, "with objective.key=shortage", "objective.key=shortage"),
         ({"kind": "return", "key": None, "missing": 0.0}, "objective.missing=0 with", "objective.missing=null"),
     ],
 )

@@ -53,8 +53,9 @@ def test_a_damaged_bundle_is_refused_with_its_address(checkpoint, tmp_path):
 
 
 def test_a_wrong_observation_names_the_right_shape(checkpoint):
-    with pytest.raises(PolicyError, match=r"shape \(4,\)"):
+    with pytest.raises(PolicyError, match=r"shape \(4,\)") as refused:
         load_policy(checkpoint).act(np.zeros(5))
+    assert "reset()[0]" in refused.value.fix, "reset returns the info, too, which is no observation"
 
 
 def test_the_environment_comes_with_its_arguments_and_wrappers(checkpoint, tmp_path):

@@ -42,6 +42,18 @@ def test_a_sweep_address_finds_winner_and_trial(outputs, actions, uri, trial):
     assert (policy.act(OBSERVATIONS) == actions).all()
 
 
+def test_a_sweeps_name_or_folder_suggests_the_sweep(outputs):
+    for uri, fix in (
+        ("cartpole-done", "policy=sweep:cartpole-done"),
+        ("cartpole-done/1", "policy=sweep:cartpole-done/1"),
+        (f"{outputs}/cartpole-done", f"policy=sweep:cartpole-done output_dir={outputs}"),
+        ("elsewhere", "policy=sweep:latest"),
+    ):
+        with pytest.raises(PolicyError) as caught:
+            load_policy(uri, output_dir=outputs)
+        assert caught.value.fix == fix
+
+
 REFUSED = [
     ("sweep:cartpole-dne", "cartpole-done"),
     ("sweep:cartpole-done/0", "1, 2, 3"),

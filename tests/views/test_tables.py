@@ -16,7 +16,7 @@ from rltune.errors import StudyError
 from rltune.ledger.storage import open_ledger
 from rltune.ledger.sweep_ref import SweepRef
 from rltune.views.description import summarize_all
-from rltune.views.tables import list_sweeps, read_sweep, read_sweeps, show_sweep
+from rltune.views.tables import COMMAND, list_sweeps, read_sweep, read_sweeps, show_sweep
 
 
 @pytest.fixture
@@ -107,6 +107,21 @@ def test_a_list_fits_a_terminal_of_eighty_columns(sweeps, tmp_path, terminal):
     lines = terminal.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
     assert {tuple(line.split()[:2]) for line in lines if line.startswith(names)} == {(n, "complete") for n in names}
+
+
+def test_a_long_command_leaves_a_piped_list_its_names_and_states(tmp_path):
+    typed = "python -m rltune run env.id=shop:Shop-v0 " + " ".join(f"+env.kwargs.a{n}={n}" for n in range(20))
+    sweep = {"name": "shop", "state": "queued", "typed": typed.partition(" run ")[2]}
+    stream = io.StringIO()
+    list_sweeps([sweep, {**sweep, "name": "bare", "state": "waits"}], tmp_path, stream)
+    rows = [line.split() for line in stream.getvalue().splitlines()[1:3]]
+    assert [row[:2] for row in rows] == [["shop", "queued"], ["bare", "waits"]]
+    assert rows[0][-1] == "+env.kwargs.a19=19"
+
+
+@pytest.mark.parametrize("start", ["rltune", "python -m rltune", "/a/bin/python3.11 -m rltune", "python -m sweeps"])
+def test_a_list_leaves_out_how_the_program_was_started(start):
+    assert COMMAND.sub("", f"{start}{'.' if 'sweeps' in start else ' '}run env=cartpole") == "env=cartpole"
 
 
 def test_on_a_narrow_terminal_a_long_name_stays_whole(sweeps, tmp_path, terminal):

@@ -109,7 +109,7 @@ def overrides_of(line: str) -> tuple[str, list[str]]:
     switches = ("json=true", "check=true")  # They are the program's own, and no settings.
     name = words[2].removeprefix("sweeps.")
     command = load_command(name) if (name := ALIASES.get(name, name)) in NAMES else None
-    spelled = spell_settings(words[3:], command.usage, command.schema) if command else words[3:]
+    spelled = spell_settings(words[3:], command.usage, command.schema, command.switches) if command else words[3:]
     return name, [word for word in spelled if word not in switches]
 
 

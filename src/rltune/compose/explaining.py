@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, get_origin
@@ -38,7 +40,9 @@ FLAGS = {
     *("-m", "--multirun", "-sc", "--shell-completion", "-cd", "--config-dir", "--experimental-rerun", "-i", "--info"),
 }
 INSTEAD = {"config-path": "--config-dir=", "cp": "--config-dir=", "config-name": "experiment=", "cn": "experiment="}
-"""What to type in place of Hydra's flags for another folder or file of settings, whose files rltune's own must be."""
+INSTEAD |= {"dry-run": "check=true", "dryrun": "check=true"}
+"""What to type in place of Hydra's flags for another folder or file of settings, whose files rltune's own must be, and
+in place of other programs' flag for a check: without one, what is suggested would start a sweep."""
 ACTING = ("hydra.searchpath", "hydra.mode", "hydra.verbose", "hydra.help")  # The settings of Hydra that act here.
 
 
@@ -92,16 +96,18 @@ def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> 
         return explain_option(str(error.missing_cfg_file), error.options, help_line)
     if isinstance(error, OverrideParseException):
         if "=" not in error.override:
-            return explain_bare_word(error.override, root, schema)
-        start = f"{error.override.partition('=')[0]}="
-        key, value = split_word(conceal_setting("", next((w for w in words if w.startswith(start)), error.override)))
+            return explain_bare_word(error.override, root, schema, words)
+        name = error.override.partition("=")[0].lstrip("+")
+        typed = next((word for word in words if word.partition("=")[0].lstrip("+") == name), error.override)
+        key, value = split_word(conceal_setting("", typed))
         if not key.isascii():
             allowed = "keys of Latin letters, as Hydra's are, on the command line; keys of any letters in a file"
             line = f"{key.rpartition('.')[2]}: {spell(value)}"
             fix = f"conf/env/mine.yaml with {{name: mine, id: ..., kwargs: {{{line}}}}}, then env=mine"
             return ConfigError(key, value, ": Hydra cannot read the key", allowed, fix)
         allowed = "key=value, each quote and bracket closed: a list is [a,b], a mapping {a: b}"
-        return ConfigError(key, value, ": Hydra cannot read the value", allowed, help_line)
+        fix = shlex.quote(conceal_setting("", closed)) if (closed := _close_brackets(typed, words)) else help_line
+        return ConfigError(key, value, ": Hydra cannot read the value", allowed, fix)
     if isinstance(cause, OmegaConfBaseException) and cause.full_key:
         return explain_key(cause, root, schema, words)
     if lines and (group := re.match(r"Could not override '([\w/]+)'", lines[0])):  # This group is another command's.
@@ -122,11 +128,54 @@ def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> 
     return RltuneError(lines[0] if lines else type(error).__name__, "see the message", help_line)
 
 
-def explain_bare_word(word: str, root: str, schema: type) -> RltuneError:
-    """Explain that a word has no key; for the name of a sweep, as in ``show my-sweep``, suggest ``sweep=my-sweep``."""
-    subject = {"sweep", "sweeps", "policy"} & {field.name for field in fields(schema)}
-    is_name = subject and not word.startswith(("+", "~"))
-    fix = spell_command(f"{root} {subject.pop()}={word}" if is_name else f"{root} --help")
+def _close_brackets(word: str, words: Sequence[str]) -> str:
+    """Join a list or mapping that the shell has split at its spaces, or add the brackets that it lacks at its end.
+
+    Returns:
+        The whole setting; empty if no bracket is open.
+    """
+    texts = itertools.accumulate(words[words.index(word) + 1 :] if word in words else (), "{} {}".format, initial=word)
+    opened = [(text, _list_open_brackets(text)) for text in texts]
+    if not opened[0][1]:
+        return ""
+    return next((text for text, brackets in opened if not brackets), f"{word}{opened[0][1]}")
+
+
+def _list_open_brackets(text: str) -> str:
+    """Return the brackets that close those which are open at the end of a text."""
+    closing = ""
+    for letter in text:
+        if letter in "[{":
+            closing = f"{']' if letter == '[' else '}'}{closing}"
+        elif closing and letter == closing[0]:
+            closing = closing[1:]
+    return closing
+
+
+def explain_bare_word(word: str, root: str, schema: type, words: Sequence[str] = ()) -> RltuneError:
+    """Explain that a word has no key; suggest ``sweep=my-sweep``, ``env=cartpole`` or ``env.id=shop:Shop-v0``.
+
+    Args:
+        word: The word.
+        root: The command.
+        schema: The dataclass of its settings.
+        words: The overrides, as they were typed; spaces around an equals sign make several words of one setting.
+    """
+    names = {field.name for field in fields(schema)}
+    subject = {"sweep", "sweeps", "policy"} & names
+    after = list(words[words.index(word) + 1 :][:2]) if word in words else []
+    groups = [name for name in ("env", "algo", "experiment") if (conf_dir() / name / f"{word}.yaml").is_file()]
+    fix = spell_command(f"{root} --help")
+    if word.startswith(("+", "~")):
+        pass
+    elif after[:1] == ["="] and len(after) == 2:
+        fix = shlex.quote(f"{word}={after[1]}")
+    elif subject:
+        fix = spell_command(f"{root} {subject.pop()}={word}")
+    elif groups:
+        fix = f"{groups[0]}={word}"
+    elif re.fullmatch(r"[\w.]+:[\w./-]+|[\w/]+-v\d+", word):
+        fix = f"env.id={word}"
     return ConfigError(word, ABSENT, ": not a setting", "key=value, quoted where the shell needs it", fix)
 
 

@@ -245,5 +245,5 @@ def import_env_module(module: str, env_id: str) -> None:
         elif close:
             allowed, fix = f"{allowed}; did you mean '{close}'?", f"env.id={env_id.replace(package, close, 1)}"
         elif is_missing:
-            fix = f"put {package}.py into this folder or on PYTHONPATH, or install the package that has it"
+            fix = fault.fix
         raise ConfigError("env.id", env_id, f": module '{module}' cannot be imported ({error})", allowed, fix) from None

@@ -80,7 +80,8 @@ def import_guest(name: str) -> ModuleType:
     """Import a module of the user's through the door.
 
     Raises:
-        GuestError: It cannot be imported; names a command line that it reads, as training scripts do.
+        GuestError: It cannot be imported; says where to put a module that is missing, and names a command line that it
+            reads, as training scripts do.
     """
     if (module := sys.modules.get(name)) is not None:
         return module
@@ -90,6 +91,13 @@ def import_guest(name: str) -> ModuleType:
         with call_guest(f"import of {name}"):
             return importlib.import_module(name)
     except GuestError as fault:
+        package = name.partition(".")[0]
+        if isinstance(fault.__cause__, ModuleNotFoundError) and fault.__cause__.name == package:
+            raise fault.rewrite(
+                f"module '{name}' cannot be imported: {fault.__cause__}",
+                "an installed package, or a file that Python finds",
+                f"put {package}.py into this folder or on PYTHONPATH, or install the package that has it",
+            ) from fault.__cause__
         if not line.was_read or isinstance(fault.__cause__, ImportError):
             raise
         raise fault.rewrite(

@@ -85,7 +85,7 @@ def check_objective(objective: Mapping[str, Any]) -> None:
             kind,
             wrong,
             "objective.key, a key of the steps' infos, with objective.kind=info and only there",
-            "objective.kind=info objective.key=is_success",
+            f"objective.kind=info objective.key={key or 'is_success'}",
         )
     if kind != INFO and "missing" in objective:
         missing = objective["missing"]

@@ -80,7 +80,7 @@ class Policy(bundle_reader.BundlePolicy):
             raise PolicyError(
                 str(error),
                 f"observations of policy.observation_space{memory}",
-                f"policy.env().reset() gives one{'; policy.reset() begins other episodes' if memory else ''}",
+                f"policy.env().reset()[0] gives one{'; policy.reset() begins other episodes' if memory else ''}",
             ) from None
 
     def env(self, **kwargs: Any) -> Any:

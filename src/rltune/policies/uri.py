@@ -25,6 +25,7 @@ from rltune.config.settings_file import SweepIdentity, read_identity
 from rltune.envs.spec import KNOWN_PACKAGES, spec_of
 from rltune.errors import PolicyError, StudyError
 from rltune.formatting import spell_command
+from rltune.ledger.sweep_folder import SETTINGS, spell_output_dir
 from rltune.ledger.sweep_ref import SweepRef
 
 if TYPE_CHECKING:
@@ -225,8 +226,18 @@ def _find_part(folder: Path, part: str, source: Source) -> Path:
             value=source.uri,
         )
     if not folder.exists():
-        raise source.make_error(f"there is no folder {folder}", FORMS, "policy=sweep:latest")
+        raise source.make_error(f"there is no folder {folder}", FORMS, _suggest_sweep(folder, source))
+    if (folder / SETTINGS).is_file():
+        raise source.make_error(f"{folder} is a sweep's folder", FORMS, _suggest_sweep(folder, source))
     raise source.make_error(f"no {part} in {folder}", f"a folder that holds {mark} or {part}/{mark}", FORMS)
+
+
+def _suggest_sweep(folder: Path, source: Source) -> str:
+    """Suggest what to type for a sweep's folder, or for a sweep's name without ``sweep:``; else the latest sweep."""
+    if (folder / SETTINGS).is_file():
+        return f"policy=sweep:{folder.name}{spell_output_dir(folder.parent)}"
+    is_name = (source.sweeps.root / source.uri.partition("/")[0] / SETTINGS).is_file()
+    return f"policy=sweep:{source.uri if is_name else 'latest'}"
 
 
 # -- Functions for URIs of sweeps and trials --------------------------------------------

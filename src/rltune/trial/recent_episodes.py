@@ -81,17 +81,17 @@ def _read_record(values: Sequence[Any]) -> EpisodeRecord:
     return EpisodeRecord(total, int(length), score, metrics=tuple(rest[0]) if rest else ())
 
 
-def explain_no_episode(env_steps: int, copies: int) -> str:
+def explain_no_episode(env_steps: int, copies: int, budget: int | None = None) -> str:
     """Explain why no episode has ended, with what to type.
 
     Args:
         env_steps: The environment steps of a trial and seed by then.
         copies: The copies of the environment that have shared them.
+        budget: All steps that the trial will take, by which a time limit is suggested; None are those by then.
     """
     each = max(1, env_steps // copies)
-    limit = (
-        f"+env.kwargs.max_episode_steps={max(1, each // 10)} ends episodes there (TimeLimit; PettingZoo: max_cycles)"
-    )
+    longest = max(1, (budget or env_steps) // copies // 10)
+    limit = f"+env.kwargs.max_episode_steps={longest} ends episodes there (TimeLimit; PettingZoo: max_cycles)"
     if copies == 1:
         return f"no episode has ended within {each:,} steps; {limit}"
     fewer = "algo.env_runners.num_envs_per_env_runner=1 gives one copy all steps"

@@ -18,7 +18,9 @@ from rltune.views.terminal import open_console, print_sections
 
 # The columns that a list leaves out where the terminal is too narrow for all, in this order.
 LEAST = ("env steps", "certified", "begun", "group", "trials", "best", "typed")
-COMMAND = re.compile(r"^(?:\S*rltune|\S*python\S* -m sweeps)[. ]run ?")  # What a person need not read in each line.
+COMMAND = re.compile(
+    r"^(?:\S*python\S* -m )?(?:sweeps|\S*rltune)[. ]run ?"
+)  # What a person need not read in each line.
 MIN_TYPED = 16  # So many characters of what was typed are shown at least, or none.
 
 if TYPE_CHECKING:
@@ -63,7 +65,10 @@ def list_sweeps(
     rows = [tuple(map(clean_text, _describe_sweep(sweep))) for sweep in sweeps]
     columns = zip(headings, zip(*rows, strict=True), strict=True)
     filled = {heading: column for heading, column in columns if any(column)}
-    out.print(_fit_columns(filled, out.width if out.is_terminal else None), crop=False)
+    table = _fit_columns(filled, out.width if out.is_terminal else None)
+    if not out.is_terminal:  # From a table that is too wide, rich would take the names and states.
+        out.width = max(out.width, sum(1 + (column.min_width or 0) for column in table.columns))
+    out.print(table, crop=False)
     out.print("trials: complete/stopped/failed of all that the budget has")
     for sweep in sweeps:
         if reason := sweep.get("error") or sweep.get("reason"):

@@ -556,11 +556,24 @@ def test_no_episode_has_ended_is_noted_once_and_early(trials):
     for trial in (first, second):
         trials.report(trial, 200, math.nan)
     (note,) = trials.sweep.console.notes
-    assert all(word in note for word in ("50 steps", "4 copies", "max_episode_steps", "num_envs_per_env_runner=1"))
+    assert all(word in note for word in ("50 steps", "4 copies", "max_episode_steps=25 ", "num_envs_per_env_runner=1"))
     trials.report(first, BUDGET, math.nan)
     trials.end(first)
     record = trials.ledger.trials.record(0)
     assert (record.state, "each of 4 copies has taken 250 steps" in record.stop_reason) == ("FAIL", True)
+
+
+def test_a_trial_that_fails_in_each_episode_names_its_failure(trials):
+    """And not the missing time limit: the environment's own failure ends each episode before it ends."""
+    trial = trials.begin()
+    trials.report(trial, 100, math.nan, records={"latest": trials.save(trial, 100).to_dict()})
+    trials.end(trial, failed="the reward is None by step 30", cause="reward")
+    again = trials.begin()
+    trials.report(again, BUDGET, math.nan)
+    trials.end(again)
+    record = trials.ledger.trials.record(0)
+    assert (record.state, record.cause) == ("FAIL", "reward")
+    assert record.stop_reason.startswith("the reward is None by step 30")
 
 
 UNSCORED = {"episodes": 40, "recent_episodes": 20, "scored_episodes": 0}

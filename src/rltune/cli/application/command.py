@@ -132,6 +132,11 @@ class Command:
         return self.usage.split()[0]
 
     @property
+    def switches(self) -> tuple[str, ...]:
+        """What the command can be asked for beside its settings, as ``json=true``."""
+        return (JSON,)
+
+    @property
     def purpose(self) -> str:
         """The command's one-line description in ``rltune --help``: the first line of the docstring of ``work``."""
         return (self.work.__doc__ or "").splitlines()[0].rstrip(".")
@@ -141,7 +146,7 @@ class Command:
         if self.wants_help(sys.argv[1:]):
             print_page(write_help(self.name, shutil.get_terminal_size().columns))
             sys.exit(0)
-        sys.argv[1:] = spell_settings(sys.argv[1:], self.usage, self.schema)
+        sys.argv[1:] = spell_settings(sys.argv[1:], self.usage, self.schema, self.switches)
         own_output()
         # The JSON document, alone on stdout, stays as it is: its texts have no logins, and no number in it is one.
         filter_output("stderr", *([] if wants_json() else ["stdout"]))
@@ -189,16 +194,17 @@ class Command:
         print(" ".join(f"{key}=" for key in list_command_keys(self.name) if key.startswith(word)))
 
 
-def spell_settings(words: Sequence[str], usage: str, schema: type) -> list[str]:
+def spell_settings(words: Sequence[str], usage: str, schema: type, others: Sequence[str] = (JSON,)) -> list[str]:
     """Spell as settings what needs no key: ``show mine`` as ``sweep=mine``, and ``logs mine -f`` with ``follow=true``.
 
     Args:
         words: The words after the command's name.
         usage: Of the command, whose first setting is the key of words without one if it names a sweep or a policy.
         schema: The dataclass of the command's settings, of which those that are true or false may be flags.
+        others: What may be a flag, too.
     """
     key = usage.partition(" ")[2].partition("=")[0]
-    switches = [JSON, *(name for name, kind in read_types(schema).items() if kind is bool)]
+    switches = [*others, *(name for name, kind in read_types(schema).items() if kind is bool)]
     # A word after a flag is the flag's value, as in `--sweep mine`, which is refused with its spelling as a setting.
     values = {after for word, after in itertools.pairwise(words) if word.startswith("--") and word[2:] not in switches}
     is_bare = re.compile(r"[\w.][\w.:/@-]*").fullmatch

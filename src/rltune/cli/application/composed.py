@@ -41,6 +41,11 @@ class ComposedCommand(Command):
     begin: Callable[[], None] = lambda: None
     check: Callable[[Sequence[Job]], Answer] | None = None
 
+    @property
+    def switches(self) -> tuple[str, ...]:
+        """``json``, and ``check`` if the command has something to check."""
+        return (*super().switches, *((CHECK,) if self.check is not None else ()))
+
     def wants_help(self, words: Sequence[str]) -> bool:
         """Return whether help is all that is asked for; with other words, Hydra's help shows what they compose."""
         return len(words) == 1 and super().wants_help(words)
@@ -86,8 +91,8 @@ class ComposedCommand(Command):
                 check_options(HydraConfig.get())
             jobs.append(collect_job(settings))
 
-        # Hydra has no argument for the command line; it reads sys.argv.
-        typed, sys.argv[1:] = sys.argv[1:], spell_words(words, self.schema)
+        # Hydra has no argument for the command line; it reads sys.argv, and takes settings on one side of a flag alone.
+        typed, sys.argv[1:] = sys.argv[1:], sorted(spell_words(words, self.schema), key=_is_setting)
         try:
             with scratch_folder():
                 hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=self.name)(take)()
@@ -115,6 +120,10 @@ class ComposedCommand(Command):
         if jobs[0].multirun:
             return Answer(None, exit_code=run_jobs(self.name, jobs))
         return self.work(to_typed(self.schema, jobs[0].settings))
+
+
+def _is_setting(word: str) -> bool:
+    return word.startswith(("~", "+")) or ("=" in word and not word.startswith("-"))
 
 
 @contextlib.contextmanager

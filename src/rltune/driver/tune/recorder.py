@@ -129,6 +129,7 @@ class Recorder(Callback):
         # Trials with a result that could not be recorded; later results are ignored, as the learning curve would have a
         # gap.
         self._incomplete: set[TrialKey] = set()
+        self._failures: dict[TrialKey, Failure] = {}  # By the trials' own code, of attempts that were retried.
         self._num_copies = count_copies(self._plan.build.algo)
         self._names_restarts = False
         self._has_seen_episode = False  # Or has said that none has ended.
@@ -270,7 +271,11 @@ class Recorder(Callback):
         """End a trial that has used its whole budget, or ended early; without a score it has failed."""
         reason = event.result.get("ended") or WHOLE_BUDGET
         returns, chosen = (tuple(event.result.get(name) or ()) for name in ("returns", "choice_returns"))
-        if not event.record.scores:
+        failure = self._failures.pop(event.key, None)
+        if not event.record.scores and failure is not None and not event.result.get("episodes"):
+            facts = write_failure(self._store, event.trial_dir, failure)
+            self._end(event, "FAIL", f"{failure.reason}; no episode has ended before a failure", **facts)
+        elif not event.record.scores:
             self._end(event, "FAIL", self._explain_no_score(event.result, self._plan.budget.env_steps))
         elif event.is_search:
             self._end(event, "COMPLETE", reason)
@@ -286,7 +291,7 @@ class Recorder(Callback):
         """Explain why a trial has no score by now: no episode has ended, or none has what the objective reads."""
         if episodes := int(result.get("episodes", 0)):
             return explain_no_score(episodes, str(self._plan.build.env.objective.get("key")))
-        return explain_no_episode(env_steps, self._num_copies)
+        return explain_no_episode(env_steps, self._num_copies, self._plan.budget.env_steps)
 
     def _end(self, event: _Event, state: str, reason: str, **facts: Any) -> None:
         """Record the final state of a trial in the ledger, then inform Optuna and the trackers.
@@ -355,6 +360,8 @@ class Recorder(Callback):
             start = f"{newest.env_steps:,} steps" if newest else "its beginning"
             self.sweep.console.note(f"{record.name}: {reason}; it continues from {start}")
             self._assignments.note_failure(record)
+            if failure.counts_against_trial:
+                self._failures[event.key] = failure
             self._retry(event)
 
     def _retry(self, event: _Event) -> None:
