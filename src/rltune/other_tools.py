@@ -366,18 +366,21 @@ WORDS: Mapping[str, Mapping[str, Answer]] = {
 }
 """The rows by the place where a word is typed."""
 
+_CLASS_ENDS = {"scheduler": "(scheduler|pruner)$", "searcher": "(search|searcher|sampler)$"}
+
 
 def find_answer(place: str, word: str) -> Answer | None:
     """Find what rltune has for a word of another tool; None if the table has no such word.
 
-    Capitals, dashes and underscores make no difference.
+    Capitals, dashes and underscores make no difference, nor does what other tools' classes of a group end with:
+    ``OptunaSearch`` is ``optuna``.
 
     Args:
         place: Where it was typed: a key of `WORDS`, or the name of any other config group.
         word: What was typed.
     """
-    spelled = _fold(word)
-    return next((answer for row, answer in WORDS.get(place, {}).items() if _fold(row) == spelled), None)
+    spelled = {_fold(word), re.sub(_CLASS_ENDS.get(place, "$"), "", _fold(word))}
+    return next((answer for row, answer in WORDS.get(place, {}).items() if _fold(row) in spelled), None)
 
 
 def list_names(word: str) -> Iterator[str]:

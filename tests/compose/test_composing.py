@@ -178,3 +178,12 @@ def test_what_changes_no_single_key_is_refused(word, key):
 def test_an_id_alone_means_the_environment_of_any_id(words: list[str], implied: list[str]) -> None:
     assert spell_words(words, RunConfig) == [*words, *implied]
     assert spell_words(words, EvaluateConfig) == words
+
+
+def test_a_mapping_for_a_group_sets_its_keys() -> None:
+    """As a dictionary does in Python, beside the group's file."""
+    config = compose("space={lr: [loguniform,1e-4,1e-2], gamma: 0.9}", "env={id: walk:Walk-v0, kwargs: {size: 4}}")
+    assert config.space["lr"] == ["loguniform", 1e-4, 1e-2]
+    assert config.space["gamma"] == 0.9
+    assert config.space["clip_param"][0] == "choice"
+    assert (config.env.id, dict(config.env.kwargs)) == ("walk:Walk-v0", {"size": 4})

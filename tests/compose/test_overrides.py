@@ -308,3 +308,44 @@ def test_a_leaf_of_a_tuple_is_named_by_its_number() -> None:
 )
 def test_an_environments_own_keys_are_added(word: str, plus: str) -> None:
     assert spell_word(word, RunConfig) == plus + word
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"stop": {"env_runners/episode_return_mean": 400}}, ["stop={env_runners/episode_return_mean: 400}"]),
+        ({"env": {"id": "a", "kwargs": {"b/c": 1}}}, ["++env.id='a'", "++env.kwargs={b/c: 1}"]),
+        ({"metrics": {"rewards.forward": "sum"}}, ["++metrics.rewards.forward='sum'"]),
+        ({"constraints": {"learner/vf_loss": "< 3"}}, ["++constraints.learner.vf_loss='< 3'"]),
+    ],
+)
+def test_a_mapping_with_names_that_are_no_keys_is_one_value(settings, words):
+    assert list(spell_settings(settings)) == words
+    for word in words:
+        OverridesParser.create().parse_override(word)
+
+
+@pytest.mark.parametrize(
+    ("key", "kind", "fix"),
+    [
+        ("scheduler", "AsyncHyperBandScheduler", "scheduler=asha"),
+        ("scheduler", "HyperBandScheduler", "scheduler=hyperband"),
+        ("scheduler", "PopulationBasedTraining", "scheduler=asha"),
+        ("scheduler", "FIFOScheduler", "scheduler=none"),
+        ("searcher", "OptunaSearch", "searcher=tpe"),
+        ("searcher", "GPSampler", "searcher=gp"),
+    ],
+)
+def test_an_object_of_another_tool_leads_to_a_file(key, kind, fix):
+    foreign = type(kind, (), {"__module__": "ray.tune.schedulers"})()
+    with pytest.raises(ConfigError) as refused:
+        list(spell_settings({key: foreign}))
+    assert (refused.value.key, refused.value.fix) == (key, fix)
+    assert "ranges" not in refused.value.allowed
+
+
+def test_a_class_of_an_environment_leads_to_an_id():
+    with pytest.raises(ConfigError) as refused:
+        list(spell_settings({"env": Domain}))
+    assert "'id': 'ray.tune.search.sample:Domain-v0'" in refused.value.allowed
+    assert "register('Domain-v0', Domain)" in refused.value.fix

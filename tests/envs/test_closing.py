@@ -141,3 +141,18 @@ def test_a_close_that_hangs_is_left(monkeypatch: pytest.MonkeyPatch, caplog: pyt
     assert "close" in caplog.text
     assert signal.getsignal(signal.SIGALRM) == handler
     assert closing._hangs == [0.05], "those after it get less"
+
+
+def test_a_close_is_called_where_no_handler_can_be_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an interpreter that exits, ``signal.getsignal`` gives None, which ``signal.signal`` refuses."""
+    closed: list[str] = []
+
+    class Late:
+        def close(self) -> None:
+            closed.append("late")
+
+    monkeypatch.setattr(signal, "getitimer", lambda which: (0.0, 0.0))  # The tests' own time limit uses the timer.
+    monkeypatch.setattr(signal, "getsignal", lambda number: None)
+    monkeypatch.setattr(signal, "setitimer", lambda which, seconds: pytest.fail("a timer without a handler"))
+    closing.close_env(Late())
+    assert closed == ["late"]

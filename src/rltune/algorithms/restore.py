@@ -50,11 +50,11 @@ def load_algorithm(
         from ray.rllib.algorithms.algorithm import Algorithm
 
         logging.getLogger("ray.rllib").setLevel(logging.ERROR)
-        _register_environment(folder)
+        register_environment(folder)
         return Algorithm.from_checkpoint(str(folder))
 
 
-def _register_environment(folder: Path) -> None:
+def register_environment(folder: Path) -> None:
     """Register the environment that a checkpoint was trained in with Ray, under the name in RLlib's config."""
     from rltune.algorithms.rllib_env import register_for_rllib
     from rltune.envs.searched import ENV, TRAIN_ENV

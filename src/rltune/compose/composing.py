@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rltune.algorithms.arguments import list_arguments
 from rltune.compose.explaining import explain, explain_option, refuse_hydra_words, split_word
 from rltune.compose.groups import find_options, find_own_dir
-from rltune.compose.overrides import replace_mapping, spell_value, spell_word
+from rltune.compose.overrides import expand_group, replace_mapping, spell_value, spell_word
 from rltune.config.bounds import find_type
 from rltune.config.changes import LOCAL, drop_cluster_limits
 from rltune.config.names import conf_dir as conf_dir
@@ -46,6 +46,7 @@ def spell_words(words: Sequence[str], schema: type) -> list[str]:
             setting of Hydra's own is typed.
     """
     refuse_hydra_words(words)
+    words = [part for word in words for part in expand_group(word, schema)]
     spelled = [part for word in words for part in replace_mapping(spell_word(word, schema))]
     values = {key: value for key, _, value in (word.lstrip("+").partition("=") for word in words)}
     for key, value in values.items():

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
+from rltune.compose.groups import find_options
+from rltune.config.advice import advise_option
 from rltune.config.bounds import find_type
 from rltune.envs.spec import ARRAY, TARGET
 from rltune.errors import ConfigError
@@ -57,6 +59,24 @@ def unquote_keys(word: str) -> str:
     """Write the keys of a mapping without the quotes of JSON, which Hydra's grammar does not have."""
     key, _, value = word.partition("=")
     return f"{key}=" + _QUOTED_KEY.sub(r"\1\3\4", value) if value.startswith(("{", "[{")) else word
+
+
+def expand_group(word: str, schema: type) -> list[str]:
+    """Write ``space={lr: 1e-3}``, settings of a config group in one mapping, as a word for each of them.
+
+    Such a word replaces the name of the group's file in Hydra's grammar. Other words stay as they are.
+    """
+    from hydra.errors import HydraException
+
+    key, _, value = word.partition("=")
+    name = key.lstrip("+")
+    if not value.startswith("{") or name in ("portfolio", "experiment") or not find_options(name):
+        return [word]
+    try:
+        settings = _make_parser().parse_override(spell_word(word, schema)).value()
+    except HydraException:
+        return [word]
+    return list(spell_settings({name: settings}))
 
 
 def replace_mapping(word: str) -> list[str]:
@@ -178,16 +198,18 @@ def spell_settings(settings: Mapping[str, Any]) -> Iterator[str]:
     for key, value in settings.items():
         if isinstance(value, Mapping):
             force = "++" if key in OPEN else ""
-            for name, leaf in _flatten(key, value):
-                # Hydra's grammar allows no slash in a key, so a dot takes its place.
-                typed = name.replace("/", ".") if key == "constraints" else name
-                yield f"{force}{typed}={spell_value(name, leaf)}"
+            # A number's name has slashes, which Hydra's grammar does not allow in a key, so dots take their place.
+            dotted = {name.replace("/", "."): leaf for name, leaf in value.items()} if key == "constraints" else value
+            for name, leaf in _flatten(key, dotted):
+                yield f"{force}{name}={spell_value(name, leaf)}"
         else:
             yield f"{key}={spell_value(key, value)}"
 
 
 def _flatten(key: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping) and value and key not in REPLACED:
+    # A mapping is written whole if one of its names can be in no key of Hydra's grammar.
+    is_flat = isinstance(value, Mapping) and all(re.fullmatch(r"[\w.$-]+", str(name)) for name in value)
+    if is_flat and value and key not in REPLACED:
         for name, nested in value.items():
             yield from _flatten(f"{key}.{name}", nested)
     else:
@@ -276,7 +298,15 @@ def _explain_value(key: str, value: Any, foreign: _Foreign | None) -> tuple[str,
     if foreign:
         name = key if key.startswith("env.") else key.rpartition(".")[2]
         return "is a range", "one value; what is searched stands in space", f"space.{name}={foreign.form}"
-    if type(value).__module__.startswith("ray.tune.") and (answer := find_answer("kind", "sample_from")):
+    if key in ("scheduler", "searcher"):  # A scheduler of Ray Tune's, or a sampler or a pruner of Optuna's.
+        allowed, fix = advise_option(key, kind, list(find_options(key)))
+        return "is no name of a file", allowed, fix or f"see docs/searching.md for {key}.kind"
+    if key == "env" and isinstance(value, type):
+        name = f"{value.__name__}-v0"
+        allowed = f"an id of Gymnasium's, env={{'id': '{value.__module__}:{name}'}}"
+        return "is a class", allowed, f"gymnasium.register({name!r}, {value.__name__}) in that module"
+    is_range = key.startswith("space.") and type(value).__module__.startswith("ray.tune.")
+    if is_range and (answer := find_answer("kind", "sample_from")):
         return f"is a {kind} of Ray Tune's", answer.note, "see docs/search-spaces.md"
     return (
         f"is a {kind}",

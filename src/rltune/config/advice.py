@@ -37,7 +37,9 @@ def advise(key: str, value: Any, settings: Mapping[str, Any]) -> tuple[str, str]
     if answer is not None and answer.fix and _applies(answer, settings):
         return answer.note, answer.fix.format(key=key, name=last, value=value)
     meant = find_meant(key, settings)
-    siblings = [name for name in find_group(settings, group) if name != last]
+    # Of a word with a group that there is not, such as `stop.score`, the groups are listed.
+    is_known = group.split(".")[0] in settings
+    siblings = [name for name in (find_group(settings, group) if is_known else settings) if name != last]
     allowed = choices(last, siblings, meant and meant.removeprefix(f"{group}."))
     if answer is not None and answer.names and answer.note:
         allowed = answer.note

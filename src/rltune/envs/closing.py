@@ -89,7 +89,9 @@ def limit_close() -> Iterator[None]:
         GuestError: It was ended. What it has left open ends with its process.
     """
     is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getitimer(signal.ITIMER_REAL)[0]:  # An outer limit holds, or the timer is the user's.
+    # An outer limit holds, or the timer is the user's; or the handler is not Python's, which cannot put it back, as in
+    # an interpreter that exits.
+    if not is_main or signal.getitimer(signal.ITIMER_REAL)[0] or signal.getsignal(signal.SIGALRM) is None:
         yield
         return
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,8 +44,7 @@ class Best:
             baseline), ``num_pairs``, ``num_wins``, ``wins_needed`` (of the seeds) and ``verdict``, as in
             ``summary.json``; None without certification.
         model: The registered model, such as ``models:/cartpole-ppo/3``; None where no model was registered.
-        checkpoint: The folder of RLlib's checkpoint of the policy, as ``Algorithm.from_checkpoint`` takes it; None
-            before there is one, and where it lies in a bucket.
+        algorithm: The folder of RLlib's checkpoint of the policy; `checkpoint` returns it.
     """
 
     name: str
@@ -55,7 +54,21 @@ class Best:
     evaluation: Mapping[str, Any] | None = None
     certified: Mapping[str, Any] | None = None
     model: str | None = None
-    checkpoint: Path | None = None
+    algorithm: Path | None = field(default=None, repr=False)
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """The folder of RLlib's checkpoint of the policy, as ``Algorithm.from_checkpoint`` takes it in this program.
+
+        RLlib builds an environment from the name in its config. Reading this property registers the name with Ray
+        where it is no Gymnasium id, as of an environment with wrappers or whose rewards are normalised. It is None
+        before there is a checkpoint, and where it lies in a bucket.
+        """
+        if self.algorithm is not None:
+            from rltune.algorithms.restore import register_environment
+
+            register_environment(self.algorithm)
+        return self.algorithm
 
     def __str__(self) -> str:
         value = f"score {format_objective(self.score)}"
@@ -258,7 +271,7 @@ def _find_best(view: SweepView, folder: Path) -> Best | None:
             return None
         record = best.record
         checkpoint = _find_checkpoint(folder, record.checkpoint.path if record.checkpoint else None)
-        return Best(record.name, best.number, best.params, best.score, checkpoint=checkpoint)
+        return Best(record.name, best.number, best.params, best.score, algorithm=checkpoint)
     number = winner.get("trial")
     return Best(
         name="baseline" if number is None else f"trial {number}",
@@ -268,7 +281,7 @@ def _find_best(view: SweepView, folder: Path) -> Best | None:
         evaluation=winner.get("evaluation"),
         certified=view.certification.table()[0] if view.certification else None,
         model=(view.record.model or {}).get("uri"),
-        checkpoint=_find_checkpoint(folder, winner.get("checkpoint")),
+        algorithm=_find_checkpoint(folder, winner.get("checkpoint")),
     )
 
 
