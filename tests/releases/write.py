@@ -8,6 +8,7 @@ written again, because it shows what that release has left on its users' disks. 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -95,7 +96,9 @@ def write_policies(folder: Path) -> None:
 def write_sweep(folder: Path) -> None:
     """Run a sweep, and copy what it leaves without the names of this machine."""
     with tempfile.TemporaryDirectory() as home:
-        subprocess.run([sys.executable, "-m", "rltune", "run", *SWEEP], cwd=home, check=True)
+        programs = str(Path(sys.executable).parent)  # On PATH, so that no command that is kept has the path.
+        environment = os.environ | {"PATH": os.pathsep.join((programs, os.environ["PATH"]))}
+        subprocess.run(["rltune", "run", *SWEEP], cwd=home, env=environment, check=True)
         for pattern in KEPT:
             for path in Path(home, "outputs", "first").glob(pattern):
                 (shutil.copytree if path.is_dir() else shutil.copy)(path, folder / path.name)
