@@ -72,7 +72,7 @@ def test_the_list_tells_sweeps_by_their_environments_settings(tmp_path):
     with closing(open_ledger(path)) as ledger:
         ledger.change_sweep(command="rltune run env=gym '+env.kwargs={size: 4}' budget.trials=3")
     row = next(line for line in listed(tmp_path).splitlines() if line.startswith("walk"))
-    assert row.rstrip().endswith("env=gym +env.kwargs={size: 4}")
+    assert row.rstrip().endswith("env=gym '+env.kwargs={size: 4}' budget.trials=3")
 
 
 def test_the_trials_of_a_sweep(tmp_path, golden):

@@ -89,7 +89,6 @@ def connect_ledger(url: str) -> Engine:
     engine = Engine(QueuePool(connect, dialect=dialect), dialect, parsed)
     event.listen(engine, "connect", set_pragmas)
     event.listen(engine, "connect", _complete_older_table)
-    event.listen(engine, "handle_error", functools.partial(_name_damaged_file, file))
     return engine.execution_options(compiled_cache=_COMPILED)
 
 
@@ -100,11 +99,12 @@ def _make_file_dialect() -> Dialect:
     An engine of its own would compile each statement anew, which takes longer than to read a small ledger.
     """
     engine = create_engine("sqlite://")
+    event.listen(engine, "handle_error", _name_damaged_file)  # SQLAlchemy keeps this listener in the dialect.
     with engine.connect():  # The first connection tells the dialect what this SQLite can do.
         return engine.dialect
 
 
-def _name_damaged_file(file: Path, context: ExceptionContext) -> None:
+def _name_damaged_file(context: ExceptionContext) -> None:
     """Raise a `StudyError` that names the file if SQLite reports that the file is damaged.
 
     SQLite notices damage only in the pages that it happens to read, so any read may be the first to fail.
@@ -114,7 +114,8 @@ def _name_damaged_file(file: Path, context: ExceptionContext) -> None:
     is_garbled = isinstance(error, sqlite3.OperationalError) and "decode to UTF-8" in str(error)
     # The low byte is SQLite's primary error code; the higher bytes refine it.
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or is_garbled:
+    if context.engine and (code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or is_garbled):
+        file = context.engine.url.database
         path, damaged = shlex.quote(str(file)), shlex.quote(f"{file}.damaged")
         raise StudyError(
             f"{file} is damaged: {error}",

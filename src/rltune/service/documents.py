@@ -73,6 +73,14 @@ class Model(TypedDict):
     why: Annotated[str, Field(description="Why it became the champion, or did not.")]
 
 
+class Tracking(TypedDict):
+    """Where the sweep's runs are in MLflow."""
+
+    uri: Annotated[str, Field(description="The tracking store, without its password.")]
+    experiment: Annotated[str, Field(description="The id of the experiment.")]
+    charts: Annotated[str | None, Field(description="The address that opens its trials as charts, the best first.")]
+
+
 class CertifiedConfiguration(TypedDict):
     """A configuration that was trained anew on fresh seeds."""
 
@@ -154,6 +162,7 @@ class SweepSummary(TypedDict):
     best: Annotated[BestTrial | None, Field(description="Null before a score.")]
     winner: Annotated[Winner | None, Field(description="Null without one.")]
     model: Annotated[Model | None, Field(description="Null where nothing was registered.")]
+    mlflow: Annotated[Tracking | None, Field(description="Null where the sweep has no runs in MLflow.")]
     certified: Annotated[Certified | None, Field(description="Null where nothing was certified.")]
     command: Annotated[str | None, Field(description="What to type for the same sweep again.")]
     folder: Annotated[str, Field(description="The path of its folder on the service's machine.")]

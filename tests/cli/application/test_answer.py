@@ -70,7 +70,7 @@ def test_a_signal_is_answered_with_the_command_that_goes_on(
         print("to standard error")
         raise ends
 
-    monkeypatch.setattr("rltune.cli.reading.list_submissions", interrupt)
+    monkeypatch.setattr("rltune.cli.listing.list_submissions", interrupt)
     code, answer = type_in("list", "json=true")
     assert (code, answer["exit_code"], answer["try"]) == (143, 143, "rltune resume sweep=mine")
 
@@ -156,9 +156,12 @@ def test_sweeps_are_read_as_json(
     (sweep,) = answer["sweeps"]
     assert (code, answer["submissions"], answer["service"]) == (0, [], False)
     assert (sweep["name"], sweep["status"], sweep["algorithm"], sweep["seed"]) == ("first", "complete", "ppo", 0)
-    known = [{"name": state, "state": state} for state in ("complete", "queued", "refused", "failed")]
-    monkeypatch.setattr("rltune.cli.reading.list_submissions", lambda _: (known, True))
-    assert type_in("list", f"output_dir={tmp_path}", "json=true")[1]["submissions"] == known[1:3]
+    empty = dict.fromkeys(("sweep", "group", "reason", "submitted", "queue", "starting", "stopping"))
+    known = [
+        {**empty, "name": each, "state": each, "in_words": each, "overrides": []} for each in ("queued", "refused")
+    ]
+    monkeypatch.setattr("rltune.cli.listing.list_submissions", lambda *_: (None, known))
+    assert type_in("list", f"output_dir={tmp_path}", "json=true")[1]["submissions"] == known
     code, shown = type_in("show", "sweep=first", f"output_dir={tmp_path}", "json=true")
     assert code == 0
     assert shown["best"] == sweep["best"]
