@@ -249,11 +249,11 @@ def check_room(values, made=Room, **kwargs):
     """Check an environment that observes these values, the last one again and again."""
     values = [np.array([0.0, value], np.float32) if isinstance(value, float) else value for value in values]
     kwargs["values"] = values + [values[-1]] * 20
-    gymnasium.register("Room-v0", entry_point=made)
+    gymnasium.register("Watched-v0", entry_point=made)
     try:
-        check_env(EnvSpec("Room-v0", kwargs))
+        check_env(EnvSpec("Watched-v0", kwargs))
     finally:
-        del gymnasium.registry["Room-v0"]
+        del gymnasium.registry["Watched-v0"]
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def check_room(values, made=Room, **kwargs):
 def test_observations_outside_their_space_are_refused(values, what):
     with pytest.raises(ConfigError) as refused:
         check_room(values)
-    assert refused.value.what.startswith(f"env.id=Room-v0, {what}")
+    assert refused.value.what.startswith(f"env.id=Watched-v0, {what}")
     assert refused.value.allowed
     assert refused.value.fix
 
@@ -305,7 +305,7 @@ class Spaceless(gymnasium.Env):
 def test_a_missing_space_is_named():
     with pytest.raises(ConfigError, match="action_space") as refused:
         check_room((0.0,), made=lambda values: Spaceless())
-    assert (refused.value.key, refused.value.value) == ("env.id", "Room-v0")
+    assert (refused.value.key, refused.value.value) == ("env.id", "Watched-v0")
 
 
 @pytest.mark.parametrize("reward", [math.nan, math.inf, np.float32("-inf")])

@@ -155,6 +155,10 @@ def test_scores_are_explained_if_fresh_episodes_stand_beside_them(tmp_path: Path
     assert describe_sweep(load_view(folder))[-1].notes
     verdict = describe_verdict(load_view(folder))
     assert ("180 to 200" in verdict, "failure" in verdict) == (True, True), "the interval holds more than was seen"
+    assert "equal" not in verdict
+    with closing(open_ledger(folder)) as ledger:
+        ledger.change_sweep(winner={"trial": 1, "evaluation": played | {"episodes": 1, "low": None}})
+    assert "equal" in describe_verdict(load_view(folder)), "why it is one, of the many that were played"
 
 
 def test_search_and_certification_add_up_to_the_cost(tmp_path: Path) -> None:

@@ -304,10 +304,13 @@ def _describe_winner(view: SweepView) -> str:
             else f" Over very many episodes, its mean lies in {format_interval(evaluation)} (95% interval, which "
             "allows for one failure that these did not show)."
         )
+        episodes = format_number(evaluation["episodes"], "fresh episode")
+        if evaluation["episodes"] == 1 < view.settings["certify"]["champion_episodes"]:
+            episodes += ", to which all others were equal"
         return (
             f"{opening}Trial {best['trial']} is the best of {len(view.trials)}: a mean {view.objective.name} of "
-            f"{format_objective(evaluation['mean'])} on {format_number(evaluation['episodes'], 'fresh episode')}"
-            f".{interval} It was not certified on fresh seeds, so training it again may end worse."
+            f"{format_objective(evaluation['mean'])} on {episodes}.{interval} It was "
+            "not certified on fresh seeds, so training it again may end worse."
         )
     score = format_objective(best["objective"])
     many = "best so far" if opening else "luckiest of many"

@@ -15,7 +15,7 @@ from rltune.checkpoints.store import find_store
 from rltune.config.settings_file import read_identity
 from rltune.driver.requests.handle import SweepHandle, open_handle
 from rltune.errors import ConfigError, StudyError
-from rltune.formatting import format_number, format_params, spell_command
+from rltune.formatting import STATE_WORDS, format_number, format_params, spell_command
 from rltune.ledger.handover import fetch_sweep
 from rltune.ledger.sweep_ref import SweepRef
 from rltune.records import CERTIFY, ENQUEUE, RETRY, STOP, TRIALS
@@ -227,11 +227,12 @@ def _choose_failed(sweep: SweepHandle, numbers: Sequence[int] | None) -> dict[st
     failed = [trial.number for trial in trials if trial.can_be_retried(sweep.budget.env_steps)]
     show = spell_command(f"show sweep={sweep.name}")
     if numbers:
-        states = {trial.number: trial.state for trial in trials}
+        ends = {trial.number: f"is {STATE_WORDS[trial.state]}" for trial in trials}
+        ends |= {trial.number: "failed at the end of its budget" for trial in trials if trial.state == "FAIL"}
         for number in numbers:
             if number not in failed:
-                state = f"trial {number} is {states[number]}, not failed" if number in states else "no such trial"
-                allowed = f"trials that failed: {', '.join(map(str, failed)) or 'none did'}"
+                state = f"trial {number} {ends[number]}" if number in ends else "no such trial"
+                allowed = f"trials that failed within their budget: {', '.join(map(str, failed)) or 'none did'}"
                 raise StudyError(f": {state}", allowed, show, key="trials", value=[number])
         return {TRIALS: list(numbers), CERTIFY: []}
     runs = [run.number for run in sweep.ledger.runs.records() if run.state == "FAIL"]
