@@ -9,6 +9,7 @@ import os
 import signal
 import sqlite3
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -55,18 +56,18 @@ def children(outcome: Outcome, tmp_path: Path) -> list[Any]:
 
 
 @pytest.mark.parametrize("is_full", [False, True])
-def test_a_ray_without_room_for_its_logs_names_the_folder(
-    is_full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_ray_without_room_for_its_logs_names_the_folder(is_full: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     def connect(*_: Any) -> None:
         raise UnavailableError(": Ray did not start")
 
-    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    folder = tempfile.mkdtemp(prefix="r", dir="/tmp")  # The test's own folder may have a name too long for sockets.
+    monkeypatch.setenv("RAY_TMPDIR", folder)
     monkeypatch.setattr(pipeline, "connect_ray", connect)
     monkeypatch.setattr("rltune.ledger.disk_full.MIN_FREE_BYTES", 10**18 if is_full else 0)
     with pytest.raises(UnavailableError) as failed, pipeline.RayStart(ClusterConfig(), {}, ToyTrial) as ray:
         _ = ray.nodes
-    assert (str(tmp_path) in failed.value.fix, failed.value.exit_code) == (is_full, 75)
+    os.rmdir(folder)
+    assert (folder in failed.value.fix, failed.value.exit_code) == (is_full, 75)
 
 
 ENDED = ("name=mine", "scheduler=none", "report=true", "checkpoint.every_s=0")

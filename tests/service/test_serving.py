@@ -142,8 +142,8 @@ def test_submit_and_list_say_where_a_sweep_stands(killed: Project) -> None:
     assert re.search(r"^s1:.* 1\b", submitted.out, re.MULTILINE), "its place in the queue"
     assert "sweep=s1" in submitted.out
     listed = killed.replies["list"].out
-    assert re.search(r"^s0: running, \d+%", listed, re.MULTILINE)
-    assert re.search(r"^s1:.* 1\b", listed, re.MULTILINE)
+    assert re.search(r"^s0 +(running, \d+%|starting)", listed, re.MULTILINE)
+    assert re.search(r"^s1 .* 1\b.* all .*algo=ppo", listed, re.MULTILINE)
 
 
 @pytest.mark.slow
@@ -158,7 +158,7 @@ def test_a_waiting_sweep_is_stopped_and_resumed_by_the_usual_commands(killed: Pr
 def test_the_log_has_what_the_command_said_to_its_end(killed: Project) -> None:
     log = killed.replies["logs"]
     assert log.code == 0
-    assert re.search(r"--composed \S*s1", log.out)
+    assert re.search(rf"^{HEADING}.*algo=ppo.* name=s1$", log.out, re.MULTILINE)
     assert "Gated-v0" in log.out
     assert "complete" in log.out or "winner" in log.out
 
