@@ -176,9 +176,17 @@ def test_a_configuration_is_completed_by_the_algorithms_file(make):
 
 
 def test_a_small_search_says_what_its_portfolio_does_not_vary(make):
-    for trials, num_notes in ((3, 1), (5, 0)):
+    for trials, num_notes in ((3, 1), (6, 1), (7, 0)):
         notes = make(portfolio=PORTFOLIO, budget__trials=trials).notes
         assert sum("num_epochs" in note and "portfolio=off" in note for note in notes) == num_notes
+
+
+def test_a_small_search_says_what_warm_starts_do_not_vary(make):
+    typed = [dict(make().baseline) | {"lr": lr} for lr in (1e-3, 2e-3)]
+    for trials, num_notes in ((2, 1), (4, 1), (5, 0)):
+        notes = make(warm_start=typed, portfolio=[], budget__trials=trials).notes
+        assert sum("clip_param" in note and "leave lr" not in note for note in notes) == num_notes
+    assert not any("as set" in note for note in make(portfolio=[], budget__trials=1).notes)
 
 
 def test_what_a_user_fixes_stays_and_the_rest_is_tried(make):

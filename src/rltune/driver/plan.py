@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -388,7 +388,7 @@ def make_plan(config: RunConfig, begun: Path | None = None, meanwhile: Callable[
         *portfolio_notes,
         *searcher_notes,
         None if traits.is_grid else _describe_few_points(space, config.budget.trials),
-        None if begun else _describe_not_varied(space, baseline, config, len(warm_starts), len(portfolio)),
+        None if begun else _describe_not_varied(space, warm_starts, portfolio, config.budget.trials),
         *earlier_notes,
         _describe_own_learner(config, space, row),
         describe_idle_gpu(config.resources.gpus_per_trial),
@@ -700,19 +700,28 @@ def _describe_few_points(space: Space, trials: int) -> str | None:
 
 
 def _describe_not_varied(
-    space: Space, baseline: Mapping[str, Any], config: RunConfig, num_starts: int, num_of_portfolio: int
+    space: Space, warm_starts: Sequence[Mapping[str, Any]], portfolio: Sequence[Mapping[str, Any]], trials: int
 ) -> str | None:
-    """Return a note if most trials come from a portfolio that does not vary something searched; else None."""
-    trials = config.budget.trials
-    tried = max(0, min(trials - num_starts, num_of_portfolio))
-    varied, inside = {name for values in config.portfolio for name in values}, space.encode(baseline)
-    left = [each.name for each in space.dimensions if each.name not in varied and each.label in inside]
-    if not left or 2 * tried < trials:
+    """Return a note if most trials are known configurations, and none of these varies something searched; else None.
+
+    Args:
+        warm_starts: The configurations that are tried first, the baseline among them.
+        portfolio: Those that are tried next.
+        trials: The sweep's trials; what the known configurations leave of them is the searcher's.
+    """
+    known = [space.encode(values) for values in (*warm_starts, *portfolio)]
+    same = [
+        each.name
+        for each in space.dimensions
+        if known and each.label in known[0] and all(values.get(each.label) == known[0][each.label] for values in known)
+    ]
+    tried = min(trials, len(known))
+    if len(known) < 2 or not same or 2 * tried < trials:
         return None
-    rest = max(0, trials - num_starts - tried)
+    fix = "portfolio=off leaves them to the searcher" if portfolio else f"budget.trials={2 * trials} lets it try others"
     return (
-        f"{tried} of {format_number(trials, 'trial')} come from the portfolio, which leaves {', '.join(left)} as set, "
-        f"and {rest or 'none'} from the searcher; portfolio=off leaves them to the searcher"
+        f"{tried} of {format_number(trials, 'trial')} are known configurations, which leave {', '.join(same)} as set, "
+        f"and {trials - tried or 'none'} from the searcher; {fix}"
     )
 
 
