@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import shlex
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from rltune.compose.composing import compose_settings
+from rltune.config.schema import RunConfig
 from rltune.envs.pettingzoo import TeamEnv, assign_policies, make_parallel_env
 from rltune.envs.spec import spec_of
 from rltune.envs.validation import check_env
@@ -40,7 +43,11 @@ def test_the_first_pattern_that_matches_an_agent_counts():
     ("settings", "what", "fix"),
     [
         (SPREAD | {"policies": "common"}, "env.policies=common is unknown", "env.policies=shared"),
-        (SPREAD | {"policies": {"agent_0": "one"}}, "names no policy for agent_1", "++env.policies.agent_1"),
+        (
+            SPREAD | {"policies": {"agent_0": "one"}},
+            "names no policy for agent_1, agent_2",
+            "'env.policies={agent_0:one,agent_1:agent_1,agent_2:agent_2}'",
+        ),
         (SPREAD | {"policies": {"agent_*": "all", "agnt_2": "b"}}, "env.policies.agnt_2", "env.policies=separate"),
         (SPREAD | {"policies": {"agent_*": "../x"}}, "cannot name a folder", "env.policies=shared"),
         (SPEAKER | {"policies": "shared"}, "share a policy, but their spaces differ", "env.policies=separate"),
@@ -63,6 +70,15 @@ def test_settings_that_several_agents_cannot_have_are_refused(settings, what, fi
     assert what in refused.value.what
     assert fix in refused.value.fix
     assert refused.value.allowed
+
+
+@pytest.mark.parametrize("agents", [["a", "b 1"], [f"walker_{number}" for number in range(9)]])
+def test_the_advice_for_agents_without_a_policy_can_be_typed(agents):
+    with pytest.raises(ConfigError) as refused:
+        assign_policies({"a": "one", "walker_0": "one"}, agents)
+    (word,) = shlex.split(refused.value.fix)
+    typed = compose_settings("run", RunConfig, ["env=pettingzoo", "env.id=x", word]).env.policies
+    assert assign_policies({name: policy for name, policy in typed.items() if name in (*agents, "*")}, agents)
 
 
 @pytest.mark.parametrize(("place", "value", "what"), [(0, np.zeros(3), "\\(3,\\)"), (1, math.nan, "nan")])

@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 from checkpoints import OBSERVATIONS
 from composing import compose
+from omegaconf import OmegaConf
 
+from rltune.cli.policies import EvaluateConfig, evaluate_policy
+from rltune.compose.composing import compose_settings
 from rltune.config.settings_file import redact_config, write_settings
 from rltune.config.validation import parse_config
 from rltune.errors import PolicyError, RltuneError
@@ -165,3 +168,19 @@ def test_an_environment_that_the_caller_names_needs_no_trust(chosen, tmp_path):
     assert evaluate(policy, 1, env="CartPole-v1").lengths[0] > 0
     assert not chosen.exists()
     assert evaluate(policy, 1, env="chosen:CartPole-v1").lengths[0] > 0
+
+
+def test_agents_that_the_policy_does_not_know_are_named(tmp_path):
+    """The policy's own assignment names none of them, and an evaluation cannot change it."""
+    owners = {f"agent_{number}": "all" if number else "first" for number in range(3)}
+    env = {"id": "mpe2.simple_spread_v3", "kwargs": {"max_cycles": 2}, "policies": owners}
+    for name in ("first", "all"):
+        write_linear(tmp_path / "policies" / name, BOX, env)
+    (tmp_path / "policy.json").write_text(json.dumps({"format": 1, "owners": owners}))
+    typed = [f"policy={tmp_path}", "trust=true", "episodes=1", "+env.kwargs.N=4"]
+    settings = OmegaConf.to_container(compose_settings("evaluate", EvaluateConfig, typed))
+    with pytest.raises(PolicyError) as refused:
+        evaluate_policy(settings, lambda *parts: None)
+    assert refused.value.key == "env"
+    assert "agent_3" in refused.value.what
+    assert "agent_3" not in refused.value.allowed

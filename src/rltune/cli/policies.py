@@ -199,6 +199,7 @@ def _read_environment(settings: EvaluateConfig, policy: AnyPolicy) -> Mapping[st
     Raises:
         RltuneError: The environment cannot be built, or a key has no effect on an evaluation.
     """
+    from rltune.envs.pettingzoo import SEPARATE
     from rltune.envs.spec import spec_of
     from rltune.envs.validation import check_env
     from rltune.policies.evaluation import environment_of
@@ -217,7 +218,8 @@ def _read_environment(settings: EvaluateConfig, policy: AnyPolicy) -> Mapping[st
             "the true ones",
             f"leave env.{key} out",
         )
-    check_env(spec_of(spec))
+    # Which policy acts for which agent is the policy's own; whether it knows all agents is compared by their spaces.
+    check_env(spec_of({**spec, "policies": SEPARATE if spec.get("policies") else None}))
     return env
 
 

@@ -35,7 +35,7 @@ from rltune.envs.spaces import (
 )
 from rltune.envs.spec import CONTEXTS, EntryPoint, EnvSpec, resolve_arguments
 from rltune.envs.step_count import read_reward
-from rltune.errors import ABSENT, ConfigError, GuestError, choices, describe_exception, nearest
+from rltune.errors import ABSENT, ConfigError, GuestError, choices, describe_exception, nearest, spell
 
 SHARED, SEPARATE = "shared", "separate"
 # A PettingZoo module has a function of one of these names that builds its environment.
@@ -43,6 +43,7 @@ FACTORIES = ("parallel_env", "env")
 USAGE = "shared, separate, a mapping {agent: policy}, whose agents may be patterns such as agent_*, or module:function"
 EXTRA = "pip install 'rltune[multiagent]'"
 EXTRAS = ("pettingzoo", "mpe2")  # The packages of this extra.
+MAX_NAMED = 3  # At most this many agents without a policy are named, each with a policy of its own.
 NUM_EPISODES = 20  # How many episodes a mapping function is asked for.
 
 
@@ -226,14 +227,14 @@ def assign_policies(policies: str | Mapping[str, str], agents: list[str]) -> dic
         return {agent: agent for agent in agents}
     if not isinstance(policies, Mapping):
         raise ConfigError("env.policies", policies, "is unknown", USAGE, "env.policies=shared")
-    owners: dict[str, str] = {}
-    for agent in agents:
-        pattern = next((key for key in policies if fnmatchcase(agent, str(key))), None)
-        if pattern is None:
-            raise ConfigError(
-                "env.policies", ABSENT, f"names no policy for {agent}", USAGE, f"++env.policies.{agent}=..."
-            )
-        owners[agent] = str(policies[pattern])
+    patterns = {agent: next((key for key in policies if fnmatchcase(agent, str(key))), None) for agent in agents}
+    if without := [agent for agent, pattern in patterns.items() if pattern is None]:
+        is_short = len(without) <= MAX_NAMED
+        more = {agent: re.sub(r"[^\w-]", "_", agent) for agent in without} if is_short else {"*": "others"}
+        listed = ", ".join(without[:MAX_NAMED]) + (f" and {len(without) - MAX_NAMED} more" if not is_short else "")
+        fix = f"'env.policies={spell({**policies, **more})}'"
+        raise ConfigError("env.policies", ABSENT, f"names no policy for {listed}", USAGE, fix)
+    owners = {agent: str(policies[pattern]) for agent, pattern in patterns.items() if pattern is not None}
     idle = [key for key in policies if not any(fnmatchcase(agent, str(key)) for agent in agents)]
     if idle:
         raise ConfigError(

@@ -32,7 +32,7 @@ from rltune.envs.spec import EnvSpec, name_metric, spec_of
 from rltune.envs.step_count import read_reset, read_reward, read_step
 from rltune.errors import GUEST_FAULTS, ConfigError, PolicyError, choices
 from rltune.policies import bundle_reader
-from rltune.policies.policy import AnyPolicy, load_playable, make_mask_reader
+from rltune.policies.policy import AnyPolicy, MultiAgentPolicy, load_playable, make_mask_reader
 from rltune.policies.result import Evaluation, explain_cut
 from rltune.policies.rllib_policy import RLlibPolicy
 from rltune.policies.uri import Source, read_environment, require_own_environment
@@ -361,7 +361,17 @@ def _make_copy(spec: Mapping[str, Any], copy: Copy, is_flat: bool) -> Any:
 
 
 def _check_spaces(policy: AnyPolicy, env: Any, spec: Mapping[str, Any]) -> None:
-    """Refuse an environment whose spaces are others than those of the policy."""
+    """Refuse an environment whose agents or spaces are others than those of the policy."""
+    owners = policy.owners if isinstance(policy, MultiAgentPolicy) else {}
+    agents = env.observation_space.spaces if isinstance(env, TeamEnv) else owners
+    if agents.keys() != owners.keys():
+        raise PolicyError(
+            f": its agents are {', '.join(agents)}",
+            f"the policy's: {', '.join(owners)}" if owners else "an environment of one agent, as the policy's",
+            "leave env out to use the one that it was trained in",
+            key="env",
+            value=spec["id"],
+        )
     spaces = (_describe_form(env.observation_space), _describe_form(env.action_space))
     expected = (_describe_form(policy.observation_space), _describe_form(policy.action_space))
     if spaces != expected:
