@@ -186,7 +186,7 @@ def test_a_small_search_says_what_warm_starts_do_not_vary(make):
     for trials, num_notes in ((2, 1), (4, 1), (5, 0)):
         notes = make(warm_start=typed, portfolio=[], budget__trials=trials).notes
         assert sum("clip_param" in note and "leave lr" not in note for note in notes) == num_notes
-    assert not any("as set" in note for note in make(portfolio=[], budget__trials=1).notes)
+    assert not any("as set" in note for note in make(warm_start=typed, portfolio=[], budget__trials=1).notes)
 
 
 def test_what_a_user_fixes_stays_and_the_rest_is_tried(make):

@@ -14,7 +14,7 @@ from rltune.config.schema import EnvConfig
 from rltune.config.validation import check_pair
 from rltune.envs import restarts
 from rltune.envs.build import is_plain, make_training_env
-from rltune.envs.episode import RECORD, EpisodeRecord
+from rltune.envs.episode import RECORD, EpisodeRecord, was_cut
 from rltune.envs.restarts import RestartingEnv
 from rltune.envs.spec import EnvSpec, spec_of
 from rltune.envs.validation import check_env
@@ -65,17 +65,34 @@ def test_repairs_at_a_reset_are_counted_with_the_next_episode() -> None:
     assert env.step(0)[4][RECORD] == EpisodeRecord(1.0, 1, 1.0, False, 1, FAULT)
 
 
+def play(env: RestartingEnv, num_steps: int) -> bool:
+    """Play an episode of so many steps; whether a failure has cut it."""
+    env.reset()
+    return was_cut([env.step(0) for _ in range(num_steps)][-1][4])
+
+
 def test_the_limit_holds_for_any_ten_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(restarts.time, "monotonic", lambda: clock[0])
-    env = RestartingEnv(partial(Failing, fail_at=1), 2)
+    env = RestartingEnv(partial(Failing, length=2, fail_at=3), 2)
     for clock[0] in (0.0, 300.0, 601.0, 901.0):
-        env.reset()
-        assert env.step(0)[3]
+        assert [play(env, 2), play(env, 1)] == [False, True]
     clock[0] = 902.0
-    env.reset()
+    assert not play(env, 2)
     with pytest.raises(ConnectionResetError):
-        env.step(0)
+        play(env, 1)
+
+
+def test_the_limit_holds_until_an_episode_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow copy that fails in each episode stays below any limit by time."""
+    clock = [0.0]
+    monkeypatch.setattr(restarts.time, "monotonic", lambda: clock[0])
+    env = RestartingEnv(partial(Failing, fail_at=1), 2)
+    for clock[0] in (0.0, 1000.0):
+        assert play(env, 1)
+    clock[0] = 2000.0
+    with pytest.raises(ConnectionResetError):
+        play(env, 1)
 
 
 def test_errors_of_our_own_make_no_copy_again() -> None:

@@ -305,9 +305,11 @@ def test_cut_episodes_count_nowhere_however_copies_step(
         {} if "algo=dqn" in words else {"train_batch_size_per_learner": 500, "num_epochs": 1, "minibatch_size": 250}
     )
     first, second = (AlgorithmRunner(plan.build, params, seed, engine, threads=1, scored_steps=1e9) for seed in (1, 2))
-    progress = first.train()
+    num_before, progress = STEPS.episodes, first.train()
     while progress.env_restarts < 4:
         progress = first.train()
+    if "env runners" not in way:  # These count in processes of their own.
+        assert STEPS.episodes - num_before == progress.episodes
     assert (progress.return_min, progress.return_max, progress.score) == (210.0, 210.0, 20.0)
     assert progress.metrics == {"episode/energy": 20.0}
     assert progress.episodes in (2 * progress.env_restarts + extra for extra in range(5))

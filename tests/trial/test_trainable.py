@@ -629,8 +629,19 @@ def test_a_trial_gets_on_though_each_attempt_fails_early(
         if "failed" not in results[-1]:
             break
         assert results[-1]["cause"] == "environment", results[-1]["traceback"]
+        assert results[-1]["num_ended"] >= 79, "episodes of five steps, those of the unfinished iteration, too"
     assert reached == sorted(set(reached)), "each attempt has brought more"
     assert reached[-1] >= 900 or batch > 900
+
+
+def test_a_failed_attempt_says_that_no_episode_has_ended(request_of: Callable[..., Any], tmp_path: Path) -> None:
+    words = ["env.id=failing:Failing-v0", "+env.kwargs={fail_at: 50, length: 60}"]
+    build = make_plan(request_of(*words)).assignment_build()
+    task = {"build": build, "env_steps": 900, "reports": 1, "engine": "fast", "params": {}}
+    trial = Trial(make_task(tmp_path, **task, checkpoint_every_s=600.0))
+    result = trial.step()
+    trial.stop()
+    assert (result["cause"], result["num_ended"]) == ("environment", 0)
 
 
 def test_a_failed_evaluation_costs_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

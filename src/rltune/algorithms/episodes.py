@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rltune.envs.episode import RECORD, EpisodeRecord
+from rltune.envs.step_count import STEPS
 
 EPISODES = "episodes"
 """Key among the ``env_runners`` results of an iteration for the records of the episodes that ended in it."""
@@ -32,6 +33,7 @@ def log_episode(*, episode: Any, metrics_logger: Any, prev_episode_chunks: Any =
         total = float(sum(part.get_return() for part in (*(prev_episode_chunks or ()), episode)))
         length = episode.env_t if hasattr(episode, "env_t") else episode.t
         record = EpisodeRecord(total, int(length), total)
+    STEPS.episodes += not record.cut
     metrics_logger.log_value(EPISODES, tuple(record), reduce="item_series")
 
 

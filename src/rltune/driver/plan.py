@@ -716,11 +716,11 @@ def _describe_not_varied(
         if known and each.label in known[0] and all(values.get(each.label) == known[0][each.label] for values in known)
     ]
     tried = min(trials, len(known))
-    if len(known) < 2 or not same or 2 * tried < trials:
+    if tried < 2 or not same or 2 * tried < trials:
         return None
     fix = "portfolio=off leaves them to the searcher" if portfolio else f"budget.trials={2 * trials} lets it try others"
     return (
-        f"{tried} of {format_number(trials, 'trial')} are known configurations, which leave {', '.join(same)} as set, "
+        f"{tried} of {trials} trials are known configurations, which leave {', '.join(same)} as set, "
         f"and {trials - tried or 'none'} from the searcher; {fix}"
     )
 

@@ -20,7 +20,9 @@ from rltune.envs.guest import is_termination
 from rltune.envs.step_count import read_reset, read_step
 from rltune.errors import GUEST_FAULTS, GuestError, RltuneError, describe_exception
 
-WINDOW_S = 600.0  # The limit on restarts holds for any ten minutes, so that a copy that always fails ends its trial.
+# The limit on restarts holds for any ten minutes, and between two episodes that end by themselves, so that a copy that
+# always fails ends its trial's attempt.
+WINDOW_S = 600.0
 
 
 class RestartingEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -31,7 +33,8 @@ class RestartingEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     Args:
         make: Makes the copy; for a pickle in mid-episode it must be one that can be pickled.
-        restarts: How many times the copy is made again within `WINDOW_S`; the failure after that is raised.
+        restarts: How many times the copy is made again within `WINDOW_S`, and without an episode that ends by itself;
+            the failure after that is raised.
     """
 
     env: gymnasium.Env[Any, Any]
@@ -45,6 +48,7 @@ class RestartingEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._obs: Any = None
         self._seed: int | None = None
         self._num_made, self._is_new = 1, False
+        self._num_in_a_row = 0
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle without the times of restarts, which are on this process's clock."""
@@ -77,8 +81,10 @@ class RestartingEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             self._make_again(error)
             return self._obs, 0.0, False, True, {RECORD: self._take_record(cut=True)}
         self._obs = obs
-        if (terminated or truncated) and self._restarts:
-            info = {**info, RECORD: self._take_record(cut=False)}
+        if terminated or truncated:
+            self._num_in_a_row = 0
+            if self._restarts:
+                info = {**info, RECORD: self._take_record(cut=False)}
         return obs, reward, terminated, truncated, info
 
     def _take_record(self, *, cut: bool) -> EpisodeRecord:
@@ -109,8 +115,9 @@ class RestartingEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         while self._times and self._times[0] <= now - WINDOW_S:
             self._times.popleft()
         is_ours = isinstance(error, RltuneError) and not isinstance(error, GuestError)
-        if is_ours or is_termination(error) or len(self._times) >= self._limit:
+        if is_ours or is_termination(error) or max(len(self._times), self._num_in_a_row) >= self._limit:
             raise error
         self._times.append(now)
+        self._num_in_a_row += 1
         self._restarts += 1
         self._fault = error.what if isinstance(error, RltuneError) else describe_exception(error)

@@ -1,4 +1,4 @@
-"""Count environment steps during a training iteration, and end its sampling early on request.
+"""Count environment steps and episodes during a training iteration, and end its sampling early on request.
 
 An iteration in a slow environment takes minutes. Another thread of the process reads the count as a sign of life, and
 may request the end of sampling. Only one trial trains in a process at a time, so that one count is enough.
@@ -39,12 +39,13 @@ class StepCount:
 
     Attributes:
         steps: The number of steps in all environments, including steps that only reset an environment.
+        episodes: The number of episodes that have ended, other than by a failure, where they end one by one.
         is_ending: Whether sampling ends before its next step, because the sweep ends.
         pause_at: The number of steps at which sampling pauses, so that the trial saves its state.
     """
 
     def __init__(self) -> None:
-        self.steps = 0
+        self.steps = self.episodes = 0
         self.is_ending = False
         self.pause_at = math.inf
 

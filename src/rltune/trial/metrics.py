@@ -55,6 +55,9 @@ LEARNER = "learner/"
 EPISODES_WITH = "episodes_with/"
 """Prefix of the number of recent episodes that have a metric of the user's own."""
 
+NUM_ENDED = "num_ended"
+"""The number of episodes that have ended, other than by a failure, in an attempt that has failed."""
+
 RECENT, SCORED = "recent_episodes", "scored_episodes"
 """The number of episodes of which a report has the means, reported where some of them may lack a number, and how many
 of them have a score, reported where some have none."""

@@ -38,7 +38,7 @@ from rltune.search_path import place_working_folder
 from rltune.trial.assignment import Assignment
 from rltune.trial.checkpointing import TrialCheckpoints, TrialState
 from rltune.trial.gpu_memory import describe_out_of_memory, measure_gpu
-from rltune.trial.metrics import CPU, MEMORY, RESTARTS, merge_seeds
+from rltune.trial.metrics import CPU, MEMORY, NUM_ENDED, RESTARTS, merge_seeds
 from rltune.trial.recent_episodes import read_training_scores
 from rltune.trial.runner import Runner
 from rltune.trial.shared_store import check_node
@@ -76,6 +76,7 @@ class Trial(tune.Trainable):
         self._scored: dict[int, int] = {}  # The environment steps of each seed at which its score was played last.
         self._score_copies: Copies | None = None
         self._state = TrialState()
+        self._episodes_before = self._count_episodes()
         self._counted = (
             0,
             STEPS.steps,
@@ -131,6 +132,7 @@ class Trial(tune.Trainable):
         if waited_s >= NOTED_WAIT_S:
             self._checkpoints.notes.append(f"waited {waited_s:.0f} s for copies of the environment that others had")
         self._mark_iteration(kept)
+        self._episodes_before = self._count_episodes()
         self._checkpoints.begin(self._count_steps_of_each_seed())
 
     def _wait_for_copies(self) -> contextlib.AbstractContextManager[float]:
@@ -173,7 +175,9 @@ class Trial(tune.Trainable):
                 frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
                 error = make_fault(error, find_loop_call(frames))
             steps, gpus = self._count_steps_of_each_seed(), self.task.build.get("gpus", 0.0)
-            self._failure = describe_failure(error, steps, self._store.folder, gpus)
+            # The first count also has those of the running iteration, the second one those of other processes.
+            ended = max(now - before for now, before in zip(self._count_episodes(), self._episodes_before, strict=True))
+            self._failure = describe_failure(error, steps, self._store.folder, gpus) | {NUM_ENDED: ended}
 
     def step(self) -> dict[str, Any]:
         """Continue training until the next report is due, and return the report to Tune.
@@ -409,6 +413,10 @@ class Trial(tune.Trainable):
         """Return the environment steps so far as a mean over the seeds, including those of the running iteration."""
         ended, before = self._counted
         return (ended + STEPS.steps - before) // max(1, len(self.task.seeds))
+
+    def _count_episodes(self) -> tuple[int, int]:
+        """Return the episodes that have ended in this process by now, and in the trial by its last iteration."""
+        return STEPS.episodes, sum(seed.episodes for seed in self._state.progress)
 
     def _merge_seeds(self) -> dict[str, Any]:
         report = merge_seeds(self._state.progress, self._state.train_s)

@@ -42,6 +42,18 @@ def test_an_attempt_with_progress_counts_nothing(attempts: Attempts) -> None:
     assert [end(attempts, FIRST, raised=True) for _ in range(2)] == [True, False]
 
 
+@pytest.mark.parametrize("cause", [Cause.ENVIRONMENT, Cause.REWARD, Cause.OBSERVATION])
+def test_attempts_get_nowhere_in_which_no_episode_ends(attempts: Attempts, cause: Cause) -> None:
+    """Each gets further by a checkpoint, and so the whole budget was spent."""
+    outcomes = []
+    for has_episode in (False, False, True, False, False, False):
+        attempts.begin(FIRST)
+        attempts.note_progress(FIRST)
+        outcomes.append(attempts.end(FIRST, cause, counts_against_trial=True, has_episode=has_episode))
+    assert outcomes == [True] * 5 + [False], "three in a row are failures.stop_after here"
+    assert not attempts.are_exhausted, "other trials may do better"
+
+
 def test_lost_nodes_fail_no_trial_where_nothing_works(attempts: Attempts) -> None:
     assert [end(attempts, trial) for trial in (FIRST, SECOND, FIRST, FIRST)] == [True] * 4
     assert attempts.are_exhausted

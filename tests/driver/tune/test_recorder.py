@@ -299,6 +299,17 @@ def test_an_exception_without_progress_counts_against_its_trial(trials):
     assert not trials.stopper.is_requested()
 
 
+def test_a_trial_fails_whose_attempts_end_no_episode(trials):
+    for num_before in range(3):  # failures.stop_after=3; each of them comes further than the one before.
+        trial = trials.begin()
+        assert trials.retried == [0] * num_before
+        trials.save_report(trial)
+        trials.end(trial, failed="ConnectionResetError: gone", cause="environment", num_ended=0)
+    record = trials.ledger.trials.record(0)
+    assert (record.state, record.stop_reason, record.cause) == ("FAIL", "ConnectionResetError: gone", "environment")
+    assert not trials.stopper.is_requested()
+
+
 def test_the_attempt_after_a_failed_one_saves_early(trials):
     assignments = trials.recorder._assignments
     trial = trials.begin()

@@ -33,7 +33,7 @@ from rltune.ledger.disk_full import DISK_FULL, is_disk_full
 from rltune.ledger.lease import LeaseLostError
 from rltune.ledger.trial_table import CHECKPOINTS
 from rltune.records import TRIALS, WHOLE_BUDGET, CheckpointRecord, TrialRecord, trial_dir_of
-from rltune.trial.metrics import RECENT, SCORED, is_report, make_report
+from rltune.trial.metrics import NUM_ENDED, RECENT, SCORED, is_report, make_report
 from rltune.trial.recent_episodes import explain_no_episode, explain_no_score
 
 if TYPE_CHECKING:
@@ -342,6 +342,7 @@ class Recorder(Callback):
             failure.cause,
             counts_against_trial=failure.counts_against_trial,
             is_nodes_fault=failure.is_nodes_fault,
+            has_episode=bool(result.get(NUM_ENDED, True)),
         )
         if self._attempts.are_exhausted and not self.stopper.is_requested():
             limit = self._plan.failures.stop_after

@@ -31,7 +31,7 @@ from rltune.compat.row_catalog import LAYOUT
 from rltune.engine.features import UnsupportedError
 from rltune.engine.sampling.process_copies import close_processes, find_lost_process, make_process_copies
 from rltune.envs.closing import close_env, make_copies
-from rltune.envs.episode import RECORD, EpisodeRecord
+from rltune.envs.episode import RECORD, EpisodeRecord, was_cut
 from rltune.envs.guest import call_guest, import_guest, raise_fault
 from rltune.envs.layout import Layout
 from rltune.envs.observations import make_view_space
@@ -180,6 +180,7 @@ class SyncEnvs:
                     self._done[index] = True
                     if info and RECORD in info:
                         self.records.append((index, info[RECORD]))
+                    STEPS.episodes += not was_cut(info)
         except GUEST_FAULTS as error:
             raise_fault(error, self.name_call(index))
         STEPS.steps += self.num_envs
@@ -269,6 +270,8 @@ class VectorEnvs:
         # Gymnasium marks which copies have a key: the others have None.
         self.records = [] if records is None else [each for each in enumerate(records) if each[1] is not None]
         STEPS.steps += self.num_envs
+        ended = int(np.count_nonzero(terminated) + np.count_nonzero(truncated))
+        STEPS.episodes += ended - sum(record.cut for _, record in self.records)
         read_rewards(np.asarray(rewards).tolist(), self.name_call)
         if self._has_floats and not isfinite(obs.ravel("K").dot(self._probe)):
             require_finite(obs, self.name_call)
