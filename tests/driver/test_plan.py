@@ -507,6 +507,14 @@ def test_shaped_rewards_are_not_normalised_where_their_shape_is_searched(request
     assert made.build.with_params({"env.rewards.scale": 0.1}).env.rewards == {"scale": 0.1}
 
 
+def test_a_plan_says_which_policy_acts_for_which_agent(request_of):
+    team = ("env=pettingzoo", "env.id=rllib_team:Leaving", "+env.kwargs={config: {length: 9}}")
+    for policies, owners in (("rllib_team:map_agent", ["first", "others"]), ("shared", ["shared"] * 2)):
+        plan = make_plan(request_of(*SAFE, *team, f"env.policies={policies}", "~space"))
+        assert describe_plan(plan)["policies"] == dict(zip("01", owners, strict=True))
+    assert describe_plan(make_plan(request_of(*SAFE, "env=cartpole")))["policies"] == {}
+
+
 @pytest.mark.parametrize(
     ("words", "episodes", "num_notes"),
     [

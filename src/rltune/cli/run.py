@@ -81,6 +81,9 @@ def answer_check(sweeps: Sequence[Mapping[str, Any]], typed: Sequence[str] = ())
             print(f"up to {format_number(sweep['trials'], 'trial')}, ", end="")
             print(f"{format_count(sweep['search_env_steps'])} env steps of search and ", end="")
             print(f"{format_count(sweep['certification_env_steps'])} of certification")
+            if sweep["policies"]:
+                owned = (f"{agent} by {policy}" for agent, policy in sweep["policies"].items())
+                print(f"  policies: {', '.join(owned)}")
             print(f"  searched: {searched or 'nothing'}")
             for note in sweep["notes"]:
                 print(f"  note: {note}")

@@ -62,6 +62,7 @@ from rltune.envs.child import Fork
 from rltune.envs.copies import make_limit_error
 from rltune.envs.facts import EnvFacts
 from rltune.envs.objective import Objective, check_objective
+from rltune.envs.pettingzoo import assign_policies
 from rltune.envs.searched import (
     ENV,
     KWARGS,
@@ -305,10 +306,12 @@ def describe_plan(plan: Plan) -> dict[str, Any]:
     search_steps = min(budget.trials * steps_per_trial, budget.total_env_steps or math.inf)
     runs = ((certify.top or 0) + 1) * certify.seeds if certify.seeds else 0
     score_episodes = budget.reports * (plan.score.episodes or 0) * (budget.trials * plan.build.replicates + runs)
-    time_limit = plan.build.facts.time_limit
+    facts, time_limit = plan.build.facts, plan.build.facts.time_limit
+    policies = facts.policies or plan.build.env.policies
     return {
         "algorithm": plan.algorithm,
         "environment": plan.build.env.id,
+        "policies": assign_policies(policies, list(facts.agents)) if policies else {},
         "seed": plan.seed,
         "searched": {dimension.name: str(dimension) for dimension in plan.space.dimensions},
         "fixed": dict(plan.space.fixed),

@@ -58,6 +58,7 @@ class CheckDescription(TypedDict):
     overrides: Overrides
     algorithm: Annotated[str, Field(description="What it trains.")]
     environment: Annotated[str, Field(description="The id of the environment in which it trains.")]
+    policies: Annotated[dict[str, str], Field(description="The policy of each agent, if there are several agents.")]
     seed: Annotated[int, Field(description="Its seed.")]
     searched: Annotated[dict[str, str], Field(description="The ranges of the searched parameters by their names.")]
     fixed: Annotated[dict[str, Any], Field(description="The values of the parameters that the space fixes.")]
