@@ -58,6 +58,9 @@ def test_an_unknown_name_is_answered_with_the_nearest(algo):
     assert "'clip_param'" in refused.value.allowed
     with pytest.raises(ConfigError, match=r"^warm_start\[0\]\.clip_parm"):
         locate_argument(algo(), "clip_parm", "warm_start[0].clip_parm")
+    with pytest.raises(ConfigError) as refused:
+        locate_argument(algo(), "a/b", "warm_start[0].a/b")
+    assert refused.value.fix == "leave a/b out", "Hydra deletes no item of a list, and reads no such key"
 
 
 def test_an_added_parameter_that_is_misspelt_is_answered_whole(algo):

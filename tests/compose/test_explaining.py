@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from rltune.cli.requests import RetryConfig
+from rltune.compose.command_settings import read_command_settings
 from rltune.compose.composing import compose_settings
 from rltune.compose.explaining import describe_allowed, refuse_flags, refuse_hydra_words
 from rltune.config.schema import RunConfig
-from rltune.errors import RltuneError
+from rltune.errors import ConfigError, RltuneError
 
 
 @pytest.mark.parametrize(
@@ -22,7 +24,7 @@ from rltune.errors import RltuneError
         ("certify.seeds=five", "a whole number, from 0 to", "certify.seeds=5"),
         ("resources.max_concurrent=all", "a whole number, at least 1, or null", "resources.max_concurrent=1"),
         ("report=maybe", "true or false", "report=True"),
-        ("tracking.kinds=wandb", "a list", "run --help"),
+        ("tracking.kinds=wandb", "a list", "tracking.kinds=[wandb]"),
         ("budgett.trials=4", "one of: algo, budget", "budget.trials=4"),
         ("space.env.kwargs.repeat=[choice,1,2]", "with +", "+space.env.kwargs.repeat=[choice,1,2]"),
         ("space.train_env.kwargs.w=[uniform, 0, 1]", "with +", "'+space.train_env.kwargs.w=[uniform, 0, 1]'"),
@@ -60,6 +62,8 @@ from rltune.errors import RltuneError
         ("space.lr=0.1,0.2", "a range or a choice", "space.lr=[choice,0.1,0.2]"),
         ("+scheduler.args.reduction_factor=4", "the key without +", "scheduler.args.reduction_factor=4"),
         ("env.rewards.normalise=true", "a list", "algo.normalise=[rewards]"),
+        ("warm_start=3", "a list", "run --help"),
+        ("searcher.from_sweeps=mine", "a list", "searcher.from_sweeps=[mine]"),
         ("warm_start={lr: 1e-3}", "a list", "'warm_start=[{lr: 1e-3}]'"),
         ("constraints=[train_s]", "{name: value}", "run --help"),
         ("space.clip_param={min: 0.1, max: 0.4}", "[kind, ...]", "space.clip_param=[uniform,0.1,0.4]"),
@@ -83,6 +87,14 @@ def test_a_wrong_word_names_its_type_and_what_to_type(word: str, allowed: str, f
     assert refused.value.key == word.partition("=")[0]
     assert refused.value.allowed.startswith(allowed)
     assert fix in refused.value.fix
+
+
+@pytest.mark.parametrize(("typed", "fix"), [("trials=0", "trials=[0]"), ("trials=x", "retry --help")])
+def test_a_value_where_a_list_belongs_is_suggested_in_brackets(typed: str, fix: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read_command_settings("retry", RetryConfig, [typed])
+    assert (refused.value.key, refused.value.problem) == ("trials", "is no list")
+    assert refused.value.fix.endswith(fix)
 
 
 @pytest.mark.parametrize(

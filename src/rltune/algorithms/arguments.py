@@ -127,8 +127,8 @@ def locate_argument(algo: Mapping[str, Any], name: str, key: str | None = None) 
     if not paths:
         is_known = name in (list_keywords(str(algo["class"]), "training") or [name])
         add = f"+algo.{NORMALISE}=[]" if name == NORMALISE else f"+algo.training.{name}=null"
-        drop = f"drop it: ~{key}"
-        if len(parts) == 1:
+        drop = f"drop it: ~{key}" if key.startswith("space.") else f"leave {name} out"
+        if len(parts) == 1 and name.isidentifier():
             of_env = f"{ENV}.kwargs.{name}"
             is_in_file = name in (algo.get(ENV) or {}).get("kwargs", {})
             value = "" if is_in_file else f" with +{of_env}=VALUE"

@@ -21,7 +21,7 @@ from omegaconf.errors import (
 from yaml import YAMLError
 
 from rltune.config.advice import STOP, advise, advise_option, find_group, translate
-from rltune.config.bounds import describe_allowed, find_type, list_bounds, name_type
+from rltune.config.bounds import describe_allowed, find_item_type, find_type, list_bounds, name_type
 from rltune.config.capabilities import MODEL_SETTINGS, SECTIONS, find_capabilities
 from rltune.config.names import conf_dir
 from rltune.config.schema import RunConfig
@@ -329,6 +329,11 @@ def explain_key(cause: OmegaConfBaseException, root: str, schema: type, words: S
         allowed = describe_allowed(schema, str(cause.full_key)) or "a value of the key's type"
         if isinstance(default, DictConfig) and (names := [str(name) for name in default]):
             allowed, fix = f"one of its settings: {', '.join(names)}", override.replace("=", f".{names[0]}=", 1)
+        typed_key, _, value = override.partition("=")
+        if (item := find_item_type(schema, str(cause.full_key))) and not value.startswith("["):
+            is_item = item is str or (item is int and value.isdecimal())
+            fix = f"{typed_key}=[{shlex.quote(value)}]" if is_item else help_line
+            return ConfigError(*split_word(override), "is no list", allowed, fix)
         # OmegaConf names the types of Python.
         name = name_type(schema, str(cause.full_key)) if isinstance(cause, ValidationError) else ""
         problem = f"is not {name}" if name else f": {str(cause).splitlines()[0]}"

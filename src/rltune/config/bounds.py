@@ -131,6 +131,13 @@ def find_type(schema: type, key: str) -> Any:
     return kind
 
 
+def find_item_type(schema: type, key: str) -> Any:
+    """Find the type of the items of a setting that is a list; None for any other setting."""
+    kind = find_type(schema, key)
+    lists = [part for part in (kind, *get_args(kind)) if get_origin(part) is list]
+    return get_args(lists[0])[0] if lists else None
+
+
 def describe_allowed(schema: type, key: str) -> str:
     """Describe the allowed values of a setting in words, such as ``a whole number, at least 1, or null``.
 
@@ -141,7 +148,7 @@ def describe_allowed(schema: type, key: str) -> str:
     types = (kind, *get_args(kind))
     if get_origin(kind) is dict:
         return "{name: value}"
-    if any(get_origin(part) is list for part in types):
+    if find_item_type(schema, key):
         return "a list, such as [first,second]" + (", or null" if type(None) in types else "")
     name = name_type(schema, key)
     if bounds is not None:
