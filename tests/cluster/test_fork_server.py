@@ -165,7 +165,7 @@ def test_workers_draw_numbers_of_their_own(warm: ForkServer, worker: Path) -> No
 
 def test_a_call_is_answered_by_another_process_that_starts_no_ray(warm: ForkServer) -> None:
     assert warm.call(os.getpid) != os.getpid()
-    assert warm.call(os.getppid) == warm.pid
+    assert warm.call(os.getsid, 0) == os.getsid(warm.pid)
     assert warm.call(sorted, range(100_000)) == list(range(100_000))  # more than one read of a socket
 
 
@@ -180,12 +180,33 @@ def test_an_error_that_cannot_be_pickled_arrives_by_its_words(warm: ForkServer) 
         warm.call(fail_in_two_parts)
 
 
-@pytest.mark.nightly
+def leave(calls: str) -> None:
+    count_call(calls)
+    sys.exit(3)
+
+
+class Unreadable:
+    """An argument whose module cannot be imported where it is read, as while its file is being edited."""
+
+    def __init__(self, calls: str) -> None:
+        self.calls = calls
+
+    def __reduce__(self) -> Any:
+        return fail_at_import, (self.calls,)
+
+
+def fail_at_import(calls: str) -> None:
+    count_call(calls)
+    raise SyntaxError("edited")
+
+
 @pytest.mark.parametrize(
     ("function", "error", "words"),
     [
         (make_unpicklable, AttributeError, "pickle"),
-        (die, RltuneError, "the process that ran .*die ended without an answer"),
+        (die, RltuneError, "the process that ran .*die was killed by SIGKILL"),
+        (leave, GuestError, r"sys\.exit"),
+        (Unreadable, SyntaxError, "edited"),
     ],
 )
 def test_a_call_without_an_answer_is_made_once(
@@ -193,7 +214,7 @@ def test_a_call_without_an_answer_is_made_once(
 ) -> None:
     calls = tmp_path / "calls"
     with pytest.raises(error, match=words):
-        warm.call(function, str(calls))
+        warm.call(*((str, Unreadable(str(calls))) if function is Unreadable else (function, str(calls))))
     assert len(calls.read_text().split()) == 1
     assert int(calls.read_text()) != os.getpid()
 

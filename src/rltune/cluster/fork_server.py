@@ -16,6 +16,7 @@ import contextlib
 import os
 import pickle
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -25,10 +26,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rltune.cluster.fork_server_main import CALL, CHILD, NO_JOB, PID_BYTES
+from rltune.cluster.fork_server_main import CALL, CHILD, ENDED, NO_JOB, PID_BYTES, RAISED
 from rltune.cluster.worker_entry import FORKED, MODULES_VARIABLE, SOCKET_VARIABLE, WORKER_VARIABLE, send_request
 from rltune.compat.patching import are_replacements_on
 from rltune.compat.ray_start import find_worker_script
+from rltune.envs.child import describe_exit
 from rltune.errors import RltuneError
 from rltune.search_path import spell_python
 
@@ -167,14 +169,16 @@ class ForkServer:
                 raise ConnectionAbortedError("the fork server was closed")
             return function(*arguments)
         try:
-            failed, answer = pickle.loads(content)  # noqa: S301 - from our own process, through a private socket
-        except (EOFError, pickle.UnpicklingError):
+            outcome, answer = pickle.loads(content)  # noqa: S301 - from our own process, through a private socket
+        except (EOFError, pickle.UnpicklingError):  # The fork server was killed, and the call with it.
+            outcome, answer = ENDED, -signal.SIGKILL
+        if outcome == ENDED:
             raise RltuneError(
-                f"the process that ran {_name(function)} ended without an answer",
+                f"the process that ran {_name(function)} {describe_exit(answer)}, without an answer",
                 "a process that has enough memory and does not crash in a library",
                 "RLTUNE_COMPAT=off, then the same command: the check then runs in the driver and shows why it crashes",
-            ) from None
-        if failed:
+            )
+        if outcome == RAISED:
             raise answer
         return answer  # type: ignore[no-any-return]
 

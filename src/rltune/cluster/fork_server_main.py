@@ -40,6 +40,7 @@ NO_JOB = "ffffffff"  # The job id in the environment of workers that Ray starts 
 # The first bytes of a request to call a function, and to fork an `rltune.envs.child`; one for a worker begins with its
 # length.
 CALL, CHILD = b"call", b"child"
+ANSWERED, RAISED, ENDED = "answered", "raised", "ended"  # What a call sends: its answer, its error or its exit code.
 PID_BYTES = 8  # The length of the answer to a request for a child, its process id.
 REQUEST_S = 5.0  # The time-out for reading a request, so that a client that was stopped does not block the others.
 PR_SET_PDEATHSIG = 1  # prctl's option for a signal that a process gets when its parent ends.
@@ -187,19 +188,31 @@ def _become_worker(connection: socket.socket, request: Request, streams: Sequenc
 
 
 def _answer_call(connection: socket.socket, head: bytes) -> None:
-    """Call a function for the driver in this process, which joins no Ray cluster and is killed with the fork server."""
+    """Call a function for the driver in a child of this process, which joins no Ray cluster, and send the answer.
+
+    If the child ends without one, then this process, which runs nobody's code, sends the child's exit code. Both are
+    killed with the fork server, which ignores the ends of its own children.
+    """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     forbid_auto_start()
     connection.settimeout(None)
     # Tells the driver that the call has begun, so that it does not call the function itself.
     connection.sendall(FORKED)
     content = head + b"".join(iter(lambda: connection.recv(65536), b""))
-    function, arguments = pickle.loads(content)  # noqa: S301 - from the driver, through a private socket
+    if caller := os.fork():
+        _, status = os.waitpid(caller, 0)
+        if status:
+            connection.sendall(pickle.dumps((ENDED, os.waitstatus_to_exitcode(status))))
+        return
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     try:
-        answer = pickle.dumps((False, function(*arguments)))
-    except Exception as error:
-        answer = _pickle_error(error)
+        # It imports the function's module, and may fail in it.
+        function, arguments = pickle.loads(content)  # noqa: S301 - from the driver, through a private socket
+        answer = pickle.dumps((ANSWERED, function(*arguments)))
+    except BaseException as error:
+        answer = _pickle_error(error if isinstance(error, Exception) else child.make_fault(error, "the check"))
     connection.sendall(answer)
+    os._exit(0)
 
 
 def _become_child(connection: socket.socket, streams: Sequence[int]) -> None:
@@ -222,8 +235,8 @@ def _become_child(connection: socket.socket, streams: Sequence[int]) -> None:
 def _pickle_error(error: Exception) -> bytes:
     """Pickle an exception; if it cannot be unpickled, pickle a RuntimeError with its text instead."""
     try:
-        content = pickle.dumps((True, error))
+        content = pickle.dumps((RAISED, error))
         pickle.loads(content)  # noqa: S301 - our own
     except Exception:
-        return pickle.dumps((True, RuntimeError(f"{type(error).__name__}: {error}")))
+        return pickle.dumps((RAISED, RuntimeError(f"{type(error).__name__}: {error}")))
     return content

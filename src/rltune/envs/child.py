@@ -246,10 +246,7 @@ class Child:
                 self._print_output(printed)
 
     def _make_death_error(self, code: int | None) -> GuestError:
-        if code is None:
-            how = "has ended"
-        else:
-            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        how = "has ended" if code is None else describe_exit(code)
         during = f" in {self.call_name}" if self.call_name else ""
         return GuestError(
             f"the environment's process {how}{during}{self._describe_output()}",
@@ -273,6 +270,11 @@ def _restore_error(answer: Mapping[str, Any], output: str) -> RltuneError:
     vars(error).update(answer["parts"])
     error.cause = Cause(answer["cause"])
     return error
+
+
+def describe_exit(code: int) -> str:
+    """Describe the end of a process by its exit code, which is negative after a signal."""
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
 def call_again(
