@@ -77,13 +77,28 @@ def test_paths_follow_a_project_that_was_moved(old: str, tmp_path: Path) -> None
     assert read_places(tmp_path / "two/mlflow.db") == moved
 
 
-def test_paths_of_a_copied_project_stay(tmp_path: Path) -> None:
-    root = tmp_path / "one/mlruns"
-    uri = write_file(tmp_path / "two/mlflow.db", "x", ("experiments", "artifact_location", f"{root}/1"))
+def test_a_copied_project_is_one_of_its_own(tmp_path: Path) -> None:
+    """Its sweeps would write into the original. Where no file is beside the other folder, it is merely elsewhere."""
+    root, row = tmp_path / "one/mlruns", ("experiments", "artifact_location", f"{tmp_path}/one/mlruns/1")
+    uri = write_file(tmp_path / "two/mlflow.db", "x", row)
     for folder in (root / "1", tmp_path / "two/mlruns/1"):
         folder.mkdir(parents=True)
     follow_move(uri)
     assert read_places(tmp_path / "two/mlflow.db") == [f"{root}/1"]
+    original = write_file(tmp_path / "one/mlflow.db", "x", row)
+    for address in (uri, original):
+        follow_move(address)
+    assert read_places(tmp_path / "two/mlflow.db") == [f"{tmp_path}/two/mlruns/1"]
+    assert read_places(tmp_path / "one/mlflow.db") == [f"{root}/1"]
+
+
+def test_a_folder_by_another_name_is_the_same_project(tmp_path: Path) -> None:
+    row = ("experiments", "artifact_location", f"{tmp_path}/one/mlruns/1")
+    write_file(tmp_path / "one/mlflow.db", "x", row)
+    (tmp_path / "one/mlruns/1").mkdir(parents=True)
+    (tmp_path / "two").symlink_to(tmp_path / "one")
+    follow_move(f"sqlite:///{tmp_path}/two/mlflow.db")
+    assert read_places(tmp_path / "one/mlflow.db") == [row[2]]
 
 
 @pytest.mark.slow
@@ -120,14 +135,16 @@ command.upgrade(_get_alembic_config(sys.argv[1]), sys.argv[2])
 
 
 @pytest.mark.slow
-def test_a_moved_projects_artifacts_are_read_and_written_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_moved_or_copied_projects_artifacts_are_read_and_written_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from rltune.tracking.mlflow_runs import MLflowRuns
 
-    before, after = tmp_path / "one", tmp_path / "two (neu)"
+    before, after, copy = tmp_path / "one", tmp_path / "two (neu)", tmp_path / "three"
     before.mkdir()
-    for folder in (before, after):
+    for folder in (before, after, copy):
         if folder == after:
             shutil.move(before, after)
+        if folder == copy:
+            shutil.copytree(after, copy)
         monkeypatch.chdir(folder)
         runs = MLflowRuns(f"sqlite:///{folder}/mlflow.db", "cartpole")
         runs.connect()
@@ -135,3 +152,4 @@ def test_a_moved_projects_artifacts_are_read_and_written_there(tmp_path: Path, m
         runs.log_text(runs.create("sweep", {}, 0), "text", f"{folder.name}.txt")
     assert not before.exists()
     assert len(list(after.glob("mlruns/1/*/artifacts/*.txt"))) == 2
+    assert len(list(copy.glob("mlruns/1/*/artifacts/*.txt"))) == 3

@@ -1,4 +1,4 @@
-"""Read the version of MLflow's SQLite file, and let its paths follow a project's folder that was moved.
+"""Read the version of MLflow's SQLite file, and let its paths follow a project's folder that was moved or copied.
 
 MLflow itself refuses a file of another version in each request, after its import, which takes seconds. It keeps
 absolute paths of artifacts, of which it says nothing when they lead nowhere, and makes the old folder again.
@@ -86,10 +86,10 @@ def read_revisions() -> dict[str, str]:
 
 
 def follow_move(uri: str) -> None:
-    """Let the paths of an SQLite file's artifacts lead to the folder ``mlruns`` beside it, if their own one is gone.
+    """Let the paths of an SQLite file's artifacts lead to the folder ``mlruns`` beside it in a project that was moved.
 
-    So it is where somebody has moved a project. Nothing is changed where the old folder exists, or where the new one
-    has no folder of the file's experiments.
+    Their own folder is gone then. If it was copied, then that folder has another file of the same name beside it; the
+    copy is a project of its own. Nothing is changed where the folder beside the file has none of the experiments.
     """
     path = find_file(uri)
     if path is None or not path.exists():
@@ -97,13 +97,14 @@ def follow_move(uri: str) -> None:
     here = path.parent / "mlruns"
     with contextlib.closing(sqlite3.connect(path)) as file, contextlib.suppress(sqlite3.Error), file:
         locations = file.execute("SELECT artifact_location, experiment_id FROM experiments").fetchall()
-        roots = {Path(location).parent for location, number in locations if Path(location).name == str(number)}
-        for root in roots:
-            if (
-                not root.is_absolute()
-                or root.exists()
-                or not any((here / str(number)).exists() for _, number in locations)
-            ):
+        roots: dict[Path, list[str]] = {}
+        for location, number in locations:
+            if Path(location).name == str(number):
+                roots.setdefault(Path(location).parent, []).append(str(number))
+        for root, numbers in roots.items():
+            original = root.parent / path.name
+            is_left = root.exists() and not (original.exists() and not original.samefile(path))
+            if not root.is_absolute() or is_left or not any((here / number).exists() for number in numbers):
                 continue
             for table, column in PLACES:
                 file.execute(
