@@ -135,7 +135,7 @@ command.upgrade(_get_alembic_config(sys.argv[1]), sys.argv[2])
 
 
 @pytest.mark.slow
-def test_a_moved_or_copied_projects_artifacts_are_read_and_written_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_artifacts_of_a_moved_or_copied_project_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from rltune.tracking.mlflow_runs import MLflowRuns
 
     before, after, copy = tmp_path / "one", tmp_path / "two (neu)", tmp_path / "three"
