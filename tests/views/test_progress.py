@@ -170,6 +170,11 @@ def test_a_certification_is_the_progress_once_trials_have_ended(draw):
     sweep.end(0, "COMPLETE")
     sweep.begin(kind=CERTIFY, key="k", seed_index=0)
     assert describe_progress(sweep.draw())[1].startswith("certifying: 0 of 2 runs")
+    sweep.begin(kind=CERTIFY, key="k", seed_index=1)
+    for run, playing in ((0, "1 run playing"), (1, "2 runs playing")):
+        sweep.report(run, 100_000, 5.0, kind=CERTIFY)
+        assert playing in (pace := describe_progress(sweep.draw())[1])
+        assert ("env step" in pace) == (run == 0), "as the episodes take none"
 
 
 def test_a_view_of_a_sweep_without_settings_can_be_described(draw):

@@ -155,12 +155,16 @@ def describe_progress(view: SweepView) -> tuple[str, str, str]:
 def _describe_pace(view: SweepView) -> str:
     if episodes := view.driver.episodes:
         return f"{episodes.name}: {episodes.done} of {episodes.total} episodes"
-    is_running = any(trial.state == "RUNNING" for trial in (*view.trials, *view.runs))
-    if view.driver.wait and not is_running:
+    running = [trial for trial in (*view.trials, *view.runs) if trial.state == "RUNNING"]
+    if view.driver.wait and not running:
         return view.driver.wait
     pace = view.env_steps_per_s
     parts = [f"certifying: {describe_runs(view)} done"] if view.is_certifying else []
-    parts += [f"{format_count(pace)} env steps/s" if pace else "no environment step yet"]
+    # After its whole budget a run plays the episodes by which it is judged, which are no steps of the training.
+    playing = [run for run in view.runs if run.state == "RUNNING" and run.env_steps >= view.env_steps]
+    parts += [f"{format_number(len(playing), 'run')} playing the episodes that count"] if playing else []
+    if not playing or len(playing) < len(running):
+        parts += [f"{format_count(pace)} env steps/s" if pace else "no environment step yet"]
     phases = {"search": view.search_left_s, "certification": view.certification_left_s}
     left = [f"{format_duration(s)} of {phase}" for phase, s in phases.items() if s is not None and s >= MIN_LEFT_S]
     parts += [f"about {' and '.join(left)} left"] if left else []
