@@ -23,6 +23,7 @@ from typing import Any
 from rltune.cluster.worker_entry import FORKED, MODULES_VARIABLE, WORKER_VARIABLE
 from rltune.compat.ray_start import WORKER_MODULE, draw_actor_class_ids, forbid_auto_start, forget_finalizers
 from rltune.envs import child
+from rltune.envs.guest import make_fault
 
 # What RLlib, Ray's serialization and Tune import, but does not import Ray, so that it can be imported before Ray's
 # settings are known. Tune asks IPython, if it is installed, whether a trial's process is a notebook.
@@ -210,7 +211,7 @@ def _answer_call(connection: socket.socket, head: bytes) -> None:
         function, arguments = pickle.loads(content)  # noqa: S301 - from the driver, through a private socket
         answer = pickle.dumps((ANSWERED, function(*arguments)))
     except BaseException as error:
-        answer = _pickle_error(error if isinstance(error, Exception) else child.make_fault(error, "the check"))
+        answer = _pickle_error(error if isinstance(error, Exception) else make_fault(error, "the check"))
     connection.sendall(answer)
     os._exit(0)
 
