@@ -11,7 +11,14 @@ import sys
 import pytest
 
 from rltune.cluster import fork_server_main
-from rltune.cluster.fork_server_main import CALL, _import_modules, _pickle_error, _receive_head, _receive_request
+from rltune.cluster.fork_server_main import (
+    CALL,
+    RAISED,
+    _import_modules,
+    _pickle_error,
+    _receive_head,
+    _receive_request,
+)
 from rltune.cluster.worker_entry import send_request
 from rltune.errors import ConfigError
 
@@ -71,7 +78,7 @@ class Unreadable(Exception):
 
 
 def test_an_error_keeps_its_class_where_it_can_be_read_again():
-    failed, error = pickle.loads(_pickle_error(ConfigError("a", 1, "", "2", "a=2")))
-    assert (failed, type(error), error.fix) == (True, ConfigError, "a=2")
-    failed, error = pickle.loads(_pickle_error(Unreadable("a", "b")))
-    assert (failed, type(error), str(error)) == (True, RuntimeError, "Unreadable: ab")
+    outcome, error = pickle.loads(_pickle_error(ConfigError("a", 1, "", "2", "a=2")))
+    assert (outcome, type(error), error.fix) == (RAISED, ConfigError, "a=2")
+    outcome, error = pickle.loads(_pickle_error(Unreadable("a", "b")))
+    assert (outcome, type(error), str(error)) == (RAISED, RuntimeError, "Unreadable: ab")
