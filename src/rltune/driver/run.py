@@ -38,7 +38,6 @@ from rltune.driver.starting import (
     plan_begun,
     require_changeable,
 )
-from rltune.envs.validation import qualify_id
 from rltune.errors import ConfigError, StudyError, StudyUnavailableError, UnavailableError
 from rltune.ledger.disk_full import DISK_FULL, explain_full_disk, find_full_temp_folder
 from rltune.ledger.handover import fetch_sweep
@@ -81,7 +80,6 @@ def run_sweep(
     if not isinstance(config, RunConfig):
         allowed = "a RunConfig, as rltune.config.validation.parse_config makes it"
         raise ConfigError("config", config, "is none", allowed, 'rltune.sweep("algo=ppo", budget={"trials": 8})')
-    config = replace(config, env=replace(config.env, id=qualify_id(config.env.id)))
     # Printed first, because the next imports and the start of Ray take seconds.
     _print(stream, f"{config.algo['name']} in {config.env.id}: checking the request, starting Ray ...")
     folder = find_begun(config) if config.resume == AUTO else None

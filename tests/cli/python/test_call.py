@@ -57,6 +57,14 @@ def test_a_call_may_search_what_the_spaces_file_lacks(calls):
     assert config.env.kwargs == {"render_mode": None}
 
 
+def test_an_id_of_the_program_gets_its_module_once(calls, monkeypatch):
+    names = []
+    monkeypatch.setattr("rltune.envs.validation.qualify_id", lambda env_id: names.append(env_id) or f"mine:{env_id}")
+    rltune.sweep(env={"id": "Walk-v0"})
+    ((config, _),) = calls
+    assert (config.env.id, names) == ("mine:Walk-v0", ["Walk-v0"])
+
+
 REFUSED = [
     (("algo=pp0",), {}, "algo=pp0"),
     (("ppo",), {}, "ppo"),
