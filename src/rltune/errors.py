@@ -9,7 +9,11 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 import re
+import sys
+import tempfile
+import traceback
 from collections.abc import Iterable, Mapping
 from enum import Enum, StrEnum
 from typing import Any, ClassVar, Final, Self
@@ -186,6 +190,23 @@ class UnexpectedError(RltuneError):
 
     exit_code: ClassVar[int] = EXIT_FAULT
     cause = Cause.UNKNOWN
+
+    @classmethod
+    def of(cls, error: BaseException) -> Self:
+        """Make the error for an exception, and save its traceback to a file without passwords."""
+        # An exception's text may hold half a character, as of an unknown byte in a file's name, that no terminal shows.
+        text = redact("".join(traceback.format_exception(error))).encode(errors="backslashreplace").decode()
+        try:
+            # mkstemp gives the file mode 0600, so that only this user can read the traceback.
+            handle, path = tempfile.mkstemp(prefix="rltune-error-", suffix=".txt")
+            with os.fdopen(handle, "w") as file:
+                file.write(text)
+            fix = f"see {path}"
+        except OSError:
+            # The traceback cannot be written, for example because the disk is full.
+            print(text, end="", file=sys.stderr)
+            fix = "see the traceback above"
+        return cls(describe_exception(error), "a fault of rltune, or of code that it called", fix)
 
 
 class ConfigError(RltuneError):

@@ -347,5 +347,4 @@ def test_an_object_of_another_tool_leads_to_a_file(key, kind, fix):
 def test_a_class_of_an_environment_leads_to_an_id():
     with pytest.raises(ConfigError) as refused:
         list(spell_settings({"env": Domain}))
-    assert "'id': 'ray.tune.search.sample:Domain-v0'" in refused.value.allowed
-    assert "register('Domain-v0', Domain)" in refused.value.fix
+    assert refused.value.fix == "env={'id': 'ray.tune.search.sample:Domain'}"

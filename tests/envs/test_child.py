@@ -78,8 +78,20 @@ def test_every_end_has_a_type_and_a_cause(how: str, kind: type[RltuneError], cau
 
 
 def test_a_fault_of_others_is_none_of_the_users() -> None:
-    with pytest.raises(UnexpectedError):
+    with pytest.raises(UnexpectedError) as caught:
         Child(()).call("json:loads", {"s": "{"}, limit_s=30)
+    file = Path(caught.value.fix.split()[-1])
+    assert "JSONDecodeError" in file.read_text(), "its traceback"
+    file.unlink()
+
+
+def test_a_refusal_names_the_users_line_and_prints_no_traceback() -> None:
+    printed: list[bytes] = []
+    with pytest.raises(GuestError) as caught:
+        Child((), print_output=printed.append).call(f"{__name__}:leave", {"how": "raise"}, limit_s=30)
+    assert re.fullmatch(r"test_child.py, line \d+", caught.value.place)
+    assert caught.value.place in caught.value.what
+    assert b"Traceback" not in b"".join(printed)
 
 
 def test_a_hang_names_the_call_that_hangs() -> None:

@@ -13,6 +13,7 @@ from sqlalchemy import event
 
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.snapshot import LedgerSnapshot, read_snapshots
+from rltune.records import Report
 
 
 @pytest.fixture
@@ -67,6 +68,18 @@ def test_ended_trials_are_not_read_again(ledger: Ledger) -> None:
     assert dict(second.trials[rows[-1]].reports) == {100: 1.0, 200: 2.0, 300: 3.0}
     assert second.last_report == 11
     assert list(first[1].trials[rows[-1]].reports) == [100, 200], "an earlier snapshot keeps its values"
+
+
+def test_of_each_report_the_own_metrics_are_read(ledger: Ledger) -> None:
+    """Also those of an earlier report of a trial whose newest has none, and those that came since."""
+    numbers: dict[str, float] = {"score": 3.0, "train_s": 1.0, "episode/a": 0.25, "episodes_with/a": 2}
+    ledger.trials.add_report(Report(3, 300, 3.0, numbers))
+    add_reports(ledger, 3, {400: 4.0})
+    first = read_snapshots(ledger.fence.engine, [1])
+    assert [dict(report.numbers) for report in first[1].reports[-3:]] == [{}, {"episode/a": 0.25}, {}]
+    ledger.trials.add_report(Report(3, 500, 3.0, numbers | {"episode/a": 1.0}))
+    second = read_snapshots(ledger.fence.engine, [1], first)[1]
+    assert [dict(report.numbers) for report in second.reports[-2:]] == [{}, {"episode/a": 1.0}]
 
 
 @pytest.mark.parametrize("is_first", [True, False])

@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from ended import damage_table, lock_ledger, make_certification, write_sweep
+from ended import damage_table, lock_ledger, make_certification, write_measured, write_sweep
 from ledger import add_reports
 
 from rltune.errors import ConfigError, RltuneError
@@ -197,6 +197,14 @@ def test_the_page_has_the_learning_curve_of_each_trial(service: Serviced) -> Non
     page = service.ask("GET", "/sweeps/s", headers=service.log_in()).text
     assert page.count("<polyline") == 4
     assert re.findall(r'<g class="best" data-trial="(\d)"', page) == ["3", "3"], "a curve, and a score by value"
+
+
+def test_the_page_has_curves_of_each_own_metric(service: Serviced) -> None:
+    service.queue.change(service.queue.add("s", []), state="complete", ended_s=1.0)
+    write_measured(service.sweeps.folder.sweeps / "s", 4)
+    page = service.ask("GET", "/sweeps/s", headers=service.log_in()).text
+    images = re.findall(r'aria-label="The mean (\S+) of (\d) trials', page)
+    assert images == [("return", "4"), ("is_success", "4"), ("a/energy", "3")]
 
 
 def test_the_page_compares_trials_by_columns_of_their_values(service: Serviced) -> None:

@@ -22,7 +22,7 @@ from rltune.config.schema import RunConfig
 from rltune.config.settings_file import format_settings, redact_config, write_settings
 from rltune.config.validation import parse_config
 from rltune.ledger.storage import open_ledger
-from rltune.records import BASELINE, Direction, RunKey
+from rltune.records import BASELINE, Direction, Report, RunKey
 
 BEST = ((11, 97.0), (12, 101.0), (13, 99.0), (14, 98.0), (15, 100.0))
 SEEDS = ((11, 83.0), (12, 79.0), (13, 80.0), (14, 81.0), (15, 82.0))
@@ -114,6 +114,24 @@ def write_bounded(folder: Path) -> Path:
             ledger.trials.add({"lr": 10 ** -(2 + number / 2)}, [number], train_s=train_s)
             add_reports(ledger, number, {steps: 100.0 - 10 * number})
             ledger.trials.end(number, "COMPLETE" if steps == 1000 else "PRUNED", "stopped" if steps < 1000 else "whole")
+    return folder
+
+
+def write_measured(folder: Path, num_trials: int = 4) -> Path:
+    """A finished sweep with two metrics: of trial n, n + 1 percent of the episodes succeed, and the last lacks energy.
+
+    No report has the third one that is declared.
+    """
+    write_sweep(folder, 0, None, "complete", "metrics={is_success: last, a.energy: sum, never: last}")
+    with closing(open_ledger(folder)) as ledger:
+        for number in range(num_trials):
+            ledger.trials.add({"lr": 1e-3 / (number + 1)}, [number], train_s=1.0)
+            for mark in (200, 400, 600, 800, 1000):
+                numbers = {"score": float(number), "episode/is_success": (number + 1) * mark / 1e5}
+                numbers |= {"episodes_with/is_success": 5, "train_s": 1.0}
+                numbers |= {"episode/a/energy": 40.0 - number} if number < num_trials - 1 else {}
+                ledger.trials.add_report(Report(number, mark, float(number), numbers, time_s=float(mark)))
+            ledger.trials.end(number, "COMPLETE", "")
     return folder
 
 

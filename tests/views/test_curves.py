@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ended import write_sweep
+from ended import write_measured, write_sweep
 from ledger import add_reports
 
 from rltune.ledger.storage import open_ledger
@@ -19,8 +19,7 @@ from rltune.views.sweep_view import load_view
 
 
 def test_the_best_curve_reaches_the_corner_and_comes_last(tmp_path: Path) -> None:
-    curves = draw_curves(load_view(write_sweep(tmp_path / "s", 4)))
-    assert curves is not None
+    (curves,) = draw_curves(load_view(write_sweep(tmp_path / "s", 4)))
     assert [(curve.trial, curve.is_best) for curve in curves.curves] == [(0, False), (1, False), (2, False), (3, True)]
     assert curves.curves[-1].last == (WIDTH, 0.0)
     points = [tuple(map(float, pair.split(","))) for curve in curves.curves for pair in curve.points.split()]
@@ -29,7 +28,18 @@ def test_the_best_curve_reaches_the_corner_and_comes_last(tmp_path: Path) -> Non
 
 
 def test_without_a_report_there_are_none(tmp_path: Path) -> None:
-    assert draw_curves(load_view(write_sweep(tmp_path / "s", 0, None, "running"))) is None
+    assert draw_curves(load_view(write_sweep(tmp_path / "s", 0, None, "running"))) == ()
+
+
+def test_each_own_metric_has_curves_beside_the_scores(tmp_path: Path) -> None:
+    score, success, energy = draw_curves(load_view(write_measured(tmp_path / "s", 4)))
+    assert [image.label for image in (score, success, energy)] == ["return", "is_success", "a/energy"]
+    assert [curve.trial for curve in success.curves] == [0, 1, 2, 3]
+    assert (success.y_low, success.y_high, success.x_end) == ("0.002", "0.04", "1,000")
+    assert success.curves[-1].is_best
+    assert success.curves[-1].last == (WIDTH, 0.0)
+    assert [(curve.trial, curve.is_best) for curve in energy.curves] == [(0, False), (1, False), (2, False)]
+    assert (energy.y_low, energy.y_high) == ("38", "40")
 
 
 def test_scores_lie_along_the_scale_of_each_parameter(tmp_path: Path) -> None:
@@ -77,8 +87,7 @@ def test_every_curve_and_dot_has_a_place_in_its_image(
             add_reports(ledger, number, dict.fromkeys((800, 1000), score))
             ledger.trials.end(number, "COMPLETE", "")
     view = load_view(folder)
-    curves = draw_curves(view)
-    assert curves is not None
+    (curves,) = draw_curves(view)
     assert [len(curve.points.split()) for curve in curves.curves] == [2, 2]
     places = [tuple(map(float, pair.split(","))) for curve in curves.curves for pair in curve.points.split()]
     places += [dot.place for each in draw_slices(view) for dot in each.dots]
@@ -94,8 +103,7 @@ def test_a_long_curve_keeps_its_ends_and_its_peaks(tmp_path: Path) -> None:
         ledger.trials.add_report(Report(trial.number, 5000, 5.0, {"score": 5.0}))
         trial = replace(ledger.trials.record(0), reports=reports)
     view = load_view(folder)
-    curves = draw_curves(replace(view, trials=(replace(view.trials[0], record=trial),)))
-    assert curves is not None
+    (curves,) = draw_curves(replace(view, trials=(replace(view.trials[0], record=trial),)))
     places = [tuple(map(float, pair.split(","))) for pair in curves.curves[0].points.split()]
     assert WIDTH / 2 < len(places) <= WIDTH + 2
     assert {y for _, y in places} >= {0.0, float(HEIGHT)}

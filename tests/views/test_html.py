@@ -13,7 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ended import Trial, make_certification, write_bounded, write_cost_sweep, write_sweep, write_trials
+from ended import (
+    Trial,
+    make_certification,
+    write_bounded,
+    write_cost_sweep,
+    write_measured,
+    write_sweep,
+    write_trials,
+)
 from ledger import add_reports
 
 from rltune.ledger.lease import take_lease
@@ -219,6 +227,18 @@ def test_two_objectives_have_a_section_of_their_own(tmp_path: Path) -> None:
     assert sections_of(page)["front"] == 1
     (reason,) = [row[-1] for row in rows_of(page, "trials") if row[0] == "0"]
     assert "train_s=75.25, " in reason
+
+
+def test_each_own_metric_has_a_figure_below_the_scores(tmp_path: Path) -> None:
+    page = page_of(write_measured(tmp_path / "s"))
+    assert sections_of(page)["curves"] == 3
+    titles = [figure["layout"]["yaxis"].get("title", {}).get("text") for figure in figures_of(page)]
+    assert titles[:3] == ["mean return", "mean is_success", "mean a/energy"]
+    _, success, energy = figures_of(page)[:3]
+    names = [trace["name"] for trace in success["data"]]
+    assert (len(names), names[-1]) == (4, "complete")
+    assert success["data"][-1]["y"] == pytest.approx([0.008, 0.016, 0.024, 0.032, 0.04])
+    assert len(energy["data"]) == 3
 
 
 def test_an_environments_argument_is_shown_by_its_name(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from rltune.errors import PolicyError
 from rltune.ledger.sweep_ref import LATEST, SweepRef
 from rltune.policies.policy import load_policy
 from rltune.policies.rllib_policy import INFO_FILE
-from rltune.policies.uri import Source, locate_trusted_algorithm
+from rltune.policies.uri import Source, locate_trusted_algorithm, spell_uri
 
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm import Algorithm
@@ -44,7 +44,7 @@ def load_algorithm(
     Raises:
         PolicyError: The checkpoint does not exist, or is not trusted.
     """
-    source = Source(str(uri), SweepRef(LATEST, output_dir, storage, ledger_url), trust)
+    source = Source(spell_uri(uri), SweepRef(LATEST, output_dir, storage, ledger_url), trust)
     with locate_trusted_algorithm(source) as folder:
         ensure_ray()
         from ray.rllib.algorithms.algorithm import Algorithm

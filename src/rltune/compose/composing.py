@@ -137,7 +137,7 @@ def compose_settings(root: str, schema: type, words: Sequence[str], config_dir: 
     import hydra
     from hydra.errors import HydraException
 
-    if config_dir is not None and not Path(config_dir).expanduser().is_dir():
+    if config_dir is not None and not (isinstance(config_dir, str | Path) and Path(config_dir).expanduser().is_dir()):
         raise ConfigError(
             "config_dir", config_dir, ": no such folder", "a folder with groups in it, such as env/", "config_dir=conf"
         )
@@ -150,7 +150,7 @@ def compose_settings(root: str, schema: type, words: Sequence[str], config_dir: 
                 typed = spell_words(words, schema)
                 added = [f"hydra.searchpath={spell_value('config_dir', folders)}"] if folders else []
                 settings = hydra.compose(root, [*typed, *added], return_hydra_config=True)
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
+    except (HydraException, OmegaConfBaseException, ValueError, TypeError) as error:
         raise explain(error, root, schema, words) from None
     check_options(settings.hydra)
     with open_dict(settings):

@@ -31,6 +31,7 @@ from rltune.errors import ABSENT, ConfigError, RltuneError, choices, nearest, sp
 from rltune.formatting import spell_command
 from rltune.other_tools import Answer, find_answer
 
+_OPTION = re.compile(r"(?!(null|true|false)$)'?[A-Za-z_][\w./@-]*'?")  # What may name an option of a group.
 _SEVERAL = re.compile("Ambiguous value|Error resolving interpolation|Sweep parameters|In '.*Could not load")
 _SPACE_MAPPING = re.compile(r"\+*(space\.[^.=]+)=(\{\s*['\"]?(\w+).*\})")  # As other tools write a range.
 NAMED_GROUPS = ("experiment", "tuned", "portfolio", "recipe")  # Config groups that have no class in the schema.
@@ -77,15 +78,17 @@ def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> 
     )
 
     help_line = spell_command(f"{root} --help")
-    # Hydra's parser of config groups raises ValueError, for example for tuned=null.
+    # Hydra's parser of config groups raises ValueError or TypeError, for example for tuned=null and space=[1].
     if not isinstance(error, HydraException | OmegaConfBaseException):
         for key, _, option in (word.lstrip("+").partition("=") for word in words):
             if re.match(r"space\.[^.]+\.", key) and not is_of_env(key.removeprefix("space.")):
                 return _explain_mapping(key, option)
-            if option in ("null", "true", "false") and (conf_dir() / key).is_dir():
+            if not _OPTION.fullmatch(option) and (conf_dir() / key).is_dir():
                 options = sorted(path.stem for path in (conf_dir() / key).glob("*.yaml"))
                 allowed, fix = advise_option(key, option, options)
                 return ConfigError(key, option, "is no file of its group", allowed, fix or f"~{key}")
+        if isinstance(error, TypeError):
+            raise error  # A fault of ours.
         return RltuneError(str(error), "group=option; ~group leaves it out", help_line)
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     is_several = lines and _SEVERAL.match(lines[0])

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import FunctionType
 from typing import Any, NamedTuple, get_args
 
 from rltune.compose.groups import find_options
@@ -301,10 +302,8 @@ def _explain_value(key: str, value: Any, foreign: _Foreign | None) -> tuple[str,
     if key in ("scheduler", "searcher"):  # A scheduler of Ray Tune's, or a sampler or a pruner of Optuna's.
         allowed, fix = advise_option(key, kind, list(find_options(key)))
         return "is no name of a file", allowed, fix or f"see docs/searching.md for {key}.kind"
-    if key == "env" and isinstance(value, type):
-        name = f"{value.__name__}-v0"
-        allowed = f"an id of Gymnasium's, env={{'id': '{value.__module__}:{name}'}}"
-        return "is a class", allowed, f"gymnasium.register({name!r}, {value.__name__}) in that module"
+    if key in ("env", "env.id"):
+        return _explain_env(value)
     is_range = key.startswith("space.") and type(value).__module__.startswith("ray.tune.")
     if is_range and (answer := find_answer("kind", "sample_from")):
         return f"is a {kind} of Ray Tune's", answer.note, "see docs/search-spaces.md"
@@ -313,3 +312,18 @@ def _explain_value(key: str, value: Any, foreign: _Foreign | None) -> tuple[str,
         "numbers, text, true or false, None, lists and mappings of them",
         f"{key}= of one of these; a class is named by its text, 'package.module:Class'",
     )
+
+
+def _explain_env(value: Any) -> tuple[str, str, str]:
+    """Explain that an environment is named by a text and is no object of the program that runs the sweep."""
+    allowed = "an id of Gymnasium's or module:Class, since trials run in other processes and import the module"
+    if isinstance(value, FunctionType):
+        fix = "gymnasium.register('My-v0', ...) with it in a file my_env.py, then env={'id': 'my_env:My-v0'}"
+        return "is a function", allowed, fix
+    if not isinstance(value, type) and (env_id := getattr(getattr(value, "spec", None), "id", None)):
+        return "is an environment that was made already", allowed, f"env={{'id': {env_id!r}}}"
+    made = value if isinstance(value, type) else type(value)
+    problem = "is a class" if made is value else f"is a {made.__name__}"
+    if made.__module__ == "__main__":
+        return problem, allowed, f"put the class into a file my_env.py, then env={{'id': 'my_env:{made.__name__}'}}"
+    return problem, allowed, f"env={{'id': '{made.__module__}:{made.__name__}'}}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,8 +38,7 @@ from rltune.driver.starting import (
     plan_begun,
     require_changeable,
 )
-from rltune.envs.validation import qualify_id
-from rltune.errors import StudyError, StudyUnavailableError, UnavailableError
+from rltune.errors import ConfigError, StudyError, StudyUnavailableError, UnavailableError
 from rltune.ledger.disk_full import DISK_FULL, explain_full_disk, find_full_temp_folder
 from rltune.ledger.handover import fetch_sweep
 from rltune.ledger.sweep_folder import make_resume_command
@@ -77,7 +77,9 @@ def run_sweep(
         RltuneError: The request cannot be carried out; nothing was written.
     """
     began = time.monotonic()
-    config = replace(config, env=replace(config.env, id=qualify_id(config.env.id)))
+    if not isinstance(config, RunConfig):
+        allowed = "a RunConfig, as rltune.config.validation.parse_config makes it"
+        raise ConfigError("config", config, "is none", allowed, 'rltune.sweep("algo=ppo", budget={"trials": 8})')
     # Printed first, because the next imports and the start of Ray take seconds.
     _print(stream, f"{config.algo['name']} in {config.env.id}: checking the request, starting Ray ...")
     folder = find_begun(config) if config.resume == AUTO else None
@@ -106,7 +108,7 @@ def run_sweep(
 
 
 def resume_sweep(
-    ref: SweepRef,
+    ref: SweepRef | str | os.PathLike[str],
     *,
     changes: Mapping[str, Any] | None = None,
     stream: TextIO | None = None,
@@ -117,7 +119,8 @@ def resume_sweep(
     """Resume an interrupted sweep, or extend a finished one.
 
     Args:
-        ref: The sweep. Its ``storage`` and its ``ledger_url`` are the sweep's from now on, if they are given.
+        ref: The sweep: a reference, its name or its folder. The ``storage`` and ``ledger_url`` of a reference are the
+            sweep's from now on, if they are given.
         changes: What conf/resume.yaml lets change: ``{"budget": {"trials": 48}}``, a larger budget, another address, or
             one whose login is not kept; None stands for no change.
         stream: The stream to which the console writes; None is standard output.
@@ -132,6 +135,7 @@ def resume_sweep(
     """
     began = time.monotonic()
     require_changeable(changes or {})
+    ref = ref if isinstance(ref, SweepRef) else SweepRef.of(ref)
     folder = ref.folder()
     _print(stream, f"resuming {folder.name}: reading its ledger, starting Ray ...")
     fetch_sweep(find_store(read_identity(folder)), for_driver=True, take_over=take_over)

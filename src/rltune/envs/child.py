@@ -25,13 +25,12 @@ import subprocess
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias, cast
 
 from rltune import errors
 from rltune.envs.guest import ARGUMENTS, RUNNING, find_place, make_fault, make_stall
-from rltune.errors import Cause, GuestError, RltuneError, UnexpectedError, describe_exception
+from rltune.errors import Cause, GuestError, RltuneError, UnexpectedError
 from rltune.formatting import find_start, use_start
 from rltune.search_path import spell_python
 
@@ -64,8 +63,8 @@ class Child:
     Args:
         imports: Modules that it imports before it has got its request.
         fork: Forks the process, which is then ready at once. None, or if it cannot: the process is started anew.
-        print_output: Takes what the process prints, and the traceback of an exception. None: the last lines that it has
-            printed become part of an error. Those of a process that has ended or hangs always do.
+        print_output: Takes what the process prints. None: the last lines that it has printed become part of an error.
+            Those of a process that has ended or hangs always do.
 
     Raises:
         GuestError: The user's code starts it, as a program does that is imported and has no main guard.
@@ -151,8 +150,6 @@ class Child:
             self._send(request)
             answer = self._wait(limit_s, progress or (lambda *made: None), is_given_up, remind, meanwhile)
             output = self._describe_output()
-            if self._print_output and "refused" in answer:
-                self._print_output(answer["trace"].encode(errors="backslashreplace"))
         finally:
             self.close()
         if "refused" in answer:
@@ -442,19 +439,7 @@ def _send(answers: int, message: Mapping[str, Any]) -> None:
 
 
 def _describe_error(error: BaseException) -> dict[str, Any]:
-    is_explained = isinstance(error, RltuneError) and not error.__cause__
-    trace = "" if is_explained else "".join(traceback.format_exception(error))
-    refusal = (
-        error
-        if isinstance(error, RltuneError)
-        else UnexpectedError(describe_exception(error), "code that only defines things", "correct it")
-    )
+    refusal = error if isinstance(error, RltuneError) else UnexpectedError.of(error)
     known_type = next(base for base in type(refusal).__mro__ if base.__module__ == errors.__name__)
     parts = {name: vars(refusal)[name] for name in ("call", "place", "elapsed_s") if name in vars(refusal)}
-    return {
-        "refused": refusal.to_dict(),
-        "type": known_type.__name__,
-        "cause": refusal.cause,
-        "parts": parts,
-        "trace": trace,
-    }
+    return {"refused": refusal.to_dict(), "type": known_type.__name__, "cause": refusal.cause, "parts": parts}

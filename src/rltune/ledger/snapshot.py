@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from sqlalchemy import ColumnElement, Connection, Engine, and_, or_, select
+from sqlalchemy import ColumnElement, Connection, Engine, Text, and_, case, or_, select, type_coerce
 
+from rltune.envs.spec import EPISODE
 from rltune.ledger.database import read_at_one_moment
 from rltune.ledger.lease import LeaseState
 from rltune.ledger.ledger import SWEEP_COLUMNS
@@ -26,6 +27,8 @@ _REPORT = (
     REPORTS.c.env_steps,
     REPORTS.c.score,
     REPORTS.c.time_s,
+    # All numbers are most of a ledger, so they are read only where some of them are the user's own metrics.
+    case((type_coerce(REPORTS.c.numbers, Text).contains(f'"{EPISODE}'), REPORTS.c.numbers)),
 )
 
 
@@ -39,8 +42,8 @@ class LedgerSnapshot:
         trials: The search's trials and the certification's runs by their row's id, in the order in which they began.
             They are not judged by the sweep's criteria.
         revisions: How often each of these rows has changed what MLflow shows.
-        reports: The reports of the search's trials in the order in which they came, without the numbers beside the
-            objective.
+        reports: The reports of the search's trials in the order in which they came; of their numbers beside the score
+            only the user's own metrics.
         last_report: The id of the newest report that was read.
     """
 
@@ -150,17 +153,18 @@ def _add_reports(
 ) -> None:
     """Read the reports that meet an SQL condition, and add them to the trials they belong to.
 
-    Only of the newest report of each trial are all numbers read: these are most of a ledger.
+    Only of the newest report of each trial are all numbers kept.
     """
     grown: set[int] = set()  # The row ids of the trials that have new reports.
-    for report_id, row_id, nominal_steps, env_steps, score, time_s in connection.execute(
+    for report_id, row_id, nominal_steps, env_steps, score, time_s, numbers in connection.execute(
         select(*_REPORT).where(condition).order_by(REPORTS.c.id)
     ):
         trial = changed.get(row_id)
         before = earlier.get(trial.sweep_id) if trial else None
         if trial is None or (before and row_id in before.trials and nominal_steps in before.trials[row_id].reports):
             continue
-        report = make_report(trial.record.number, nominal_steps, env_steps, score, {}, time_s)
+        metrics = {name: float(value) for name, value in (numbers or {}).items() if name.startswith(EPISODE)}
+        report = make_report(trial.record.number, nominal_steps, env_steps, score, metrics, time_s)
         trial.reports.append((report_id, report))
         grown.add(row_id)
     # A first read may have more trials than one SQL statement can list, so their sweeps are listed instead.
@@ -169,9 +173,9 @@ def _add_reports(
     else:
         has_grown = SWEEP_TRIALS.c.id.in_(grown)
     if grown:
-        for row_id, numbers in read_newest_numbers(connection, has_grown).items():
+        for row_id, newest in read_newest_numbers(connection, has_grown).items():
             if row_id in grown:
-                changed[row_id].numbers = numbers
+                changed[row_id].numbers = newest
 
 
 def _merge(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +44,7 @@ class SweepRef:
     """
 
     name: str = LATEST
-    output_dir: str | Path = "outputs"
+    output_dir: str | os.PathLike[str] = "outputs"
     storage: str | None = None
     ledger_url: str | None = None
 
@@ -56,19 +57,26 @@ class SweepRef:
     @classmethod
     def of(
         cls,
-        sweep: str | Path,
-        output_dir: str | Path = "outputs",
+        sweep: str | os.PathLike[str],
+        output_dir: str | os.PathLike[str] = "outputs",
         storage: str | None = None,
         ledger_url: str | None = None,
     ) -> SweepRef:
         """Make a reference from a sweep's name, from ``latest``, or from the path of its folder.
 
         Args:
-            sweep: The name or the folder.
+            sweep: The name or the folder, or an open sweep, which stands for its folder.
             output_dir: The folder of all sweeps, where a name is given.
             storage: As for the class.
             ledger_url: As for the class.
+
+        Raises:
+            StudyError: It is neither a text nor a path.
         """
+        for key, value in (("sweep", sweep), ("output_dir", output_dir)):
+            if not isinstance(value, str | os.PathLike):
+                allowed = "a sweep's name, latest, or the path of its folder" if key == "sweep" else "a folder's path"
+                raise StudyError("is no name", allowed, 'rltune.open_sweep("latest")', key=key, value=value)
         if (Path(sweep) / SETTINGS).is_file():
             folder = Path(sweep).absolute()
             return cls(folder.name, folder.parent, storage, ledger_url)

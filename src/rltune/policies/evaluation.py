@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Self
 
@@ -35,7 +36,7 @@ from rltune.policies import bundle_reader
 from rltune.policies.policy import AnyPolicy, MultiAgentPolicy, load_playable, make_mask_reader
 from rltune.policies.result import Evaluation, explain_cut
 from rltune.policies.rllib_policy import RLlibPolicy
-from rltune.policies.uri import Source, read_environment, require_own_environment
+from rltune.policies.uri import Source, read_environment, require_own_environment, spell_uri
 from rltune.statistics import interquartile_mean, mean_interval
 
 PROGRESS_S = 1.0  # Progress is reported at least this often, so that a long episode does not look like a hang.
@@ -119,13 +120,17 @@ def evaluate(
             None: as many as a process had in the policy's training. Episodes do not depend on it.
 
     Raises:
-        PolicyError: There is no policy or environment, its spaces are others, or a number is below 1.
+        PolicyError: There is no policy or environment, its spaces are others, or an argument is of another type or out
+            of its range.
     """
-    for name, number in (("episodes", episodes), ("copies", 1 if copies is None else copies)):
-        if isinstance(number, int) and number < 1:
-            raise PolicyError("", "at least 1", f"{name}=1", key=name, value=number)
-    if isinstance(policy, str | Path):
-        policy = load_playable(Source(str(policy)))
+    num_copies = 1 if copies is None or isinstance(copies, Copies) else copies
+    for name, number, least in (("episodes", episodes, 1), ("copies", num_copies, 1), ("seed", seed, 0)):
+        if not isinstance(number, Integral) or number < least:
+            raise PolicyError("", f"a whole number, at least {least}", f"{name}={least}", key=name, value=number)
+    if deterministic is not None and not isinstance(deterministic, bool):
+        raise PolicyError("", "True, False or None", "leave it out", key="deterministic", value=deterministic)
+    if not isinstance(policy, AnyPolicy):
+        policy = load_playable(Source(spell_uri(policy)))
     deterministic = policy.deterministic if deterministic is None else deterministic
     report = _limit_reports(progress or (lambda done, total: None))
     with _limit_threads(policy.network), seed_globally(seed):
@@ -241,6 +246,9 @@ def environment_of(policy: AnyPolicy, env: str | Mapping[str, Any] | None = None
             somebody else has chosen.
     """
     trained = read_environment(policy)
+    if not isinstance(env, str | Mapping | None):
+        allowed = "an id of Gymnasium's, module:Class, or a mapping with keys of conf/env"
+        raise PolicyError("is no environment's id", allowed, 'env="CartPole-v1"', key="env", value=env)
     given: Mapping[str, Any] = {"id": env} if isinstance(env, str) else env or {}
     changes = {key: value for key, value in given.items() if value is not None}
     known = {field.name for group in (EnvConfig, EnvSpec) for field in fields(group)}

@@ -128,11 +128,12 @@ def export_policy(
         PolicyError: The format's packages are missing, the policy cannot be expressed, or the file acts differently.
     """
     _check_format(format)
-    name = str(policy)
-    if isinstance(policy, str | Path):
-        policy = load_policy(policy, output_dir=output_dir)
-    else:
+    if not isinstance(out, str | Path):
+        raise PolicyError("is no path", "the path of a file", f"out=policy{SUFFIXES[format]}", key="out", value=out)
+    if isinstance(policy, BundlePolicy | MultiAgentPolicy):
         name = str(policy.info.get("algo", "policy"))
+    else:
+        name, policy = str(policy), load_policy(policy, output_dir=output_dir)
     policy = require_single_agent(policy, "an export")
     if isinstance(policy.network, GraphNetwork):
         raise PolicyError(

@@ -31,6 +31,7 @@ from rltune.policies.uri import (
     read_environment,
     require_own_code,
     require_own_environment,
+    spell_uri,
 )
 
 
@@ -288,7 +289,7 @@ def load_policy(
     Raises:
         PolicyError: There is no such policy, or its files are damaged.
     """
-    return load_bundle(Source(str(uri), SweepRef(LATEST, output_dir, storage, ledger_url), trust))
+    return load_bundle(Source(spell_uri(uri), SweepRef(LATEST, output_dir, storage, ledger_url), trust))
 
 
 def load_bundle(source: Source) -> Policy | MultiAgentPolicy:

@@ -77,6 +77,19 @@ class NeedsRLlibError(PolicyError):
     """The network of this checkpoint can only act with RLlib."""
 
 
+def spell_uri(policy: object) -> str:
+    """Return the URI of a policy as text.
+
+    Raises:
+        PolicyError: It is neither a text nor a path.
+    """
+    if isinstance(policy, str | Path):
+        return str(policy)
+    allowed = "a policy, or its URI: models:/<name>@champion, sweep:<name>, or a checkpoint's folder"
+    fix = 'rltune.load_policy("sweep:latest"), or .policy() of an open sweep'
+    raise PolicyError("is no policy", allowed, fix, key="policy", value=f"a {type(policy).__name__}")
+
+
 @contextmanager
 def locate_trusted_algorithm(source: Source) -> Iterator[Path]:
     """Yield the folder of an RLlib checkpoint if its author is trusted, because loading it runs pickled code.

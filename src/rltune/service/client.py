@@ -58,6 +58,9 @@ class Client:
     """
 
     def __init__(self, address: str | None = None, token: str | None = None, output_dir: str = "outputs") -> None:
+        if not isinstance(address, str | None):
+            allowed = "http://host:port, or None for the service that runs over output_dir"
+            raise ConfigError("address", address, "is no address", allowed, "http://127.0.0.1:8288")
         folder = ServiceFolder(output_dir)
         local_address = folder.read_address()
         chosen_address = address or os.environ.get(ADDRESS) or local_address

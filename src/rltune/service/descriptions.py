@@ -164,7 +164,7 @@ class SweepDescriptions:
             "sections": {section.name: section for section in describe_sweep(view, view.outcome, is_wide=True)}
             if view
             else {},
-            "curves": draw_curves(view) if view else None,
+            "curves": draw_curves(view) if view else (),
             "slices": draw_slices(view) if view else (),
             "parameters": list_searched(view) if view else (),
         }

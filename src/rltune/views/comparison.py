@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -165,7 +166,7 @@ class Comparison:
 
 
 def compare_sweeps(
-    sweeps: Sequence[str | Path],
+    sweeps: Sequence[str | os.PathLike[str]],
     output_dir: str | Path = "outputs",
     storage: str | None = None,
     ledger_url: str | None = None,
@@ -173,7 +174,7 @@ def compare_sweeps(
     """Compare the winners of sweeps on one environment; each is compared with the first.
 
     Args:
-        sweeps: The sweeps' names, or the paths of their folders.
+        sweeps: The sweeps' names, the paths of their folders, or open sweeps.
         output_dir: The folder of all sweeps.
         storage: The setting ``storage`` with which the sweeps were run; a sweep outside ``output_dir`` is fetched
             from there.
@@ -183,6 +184,8 @@ def compare_sweeps(
         StudyError: There is no such sweep, a sweep has no winner, or the environments, their arguments or wrappers, or
             the objectives differ.
     """
+    if isinstance(sweeps, str | os.PathLike):
+        sweeps = [sweeps]
     if not sweeps:
         raise StudyError("names no sweep", "two or more sweeps", spell_command("list"), key="sweeps", value=[])
     folders = [SweepRef.of(sweep, output_dir, storage).folder("sweeps") for sweep in sweeps]

@@ -6,10 +6,11 @@ All images have the same units, `WIDTH` and `HEIGHT`, and y downwards; a page sc
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rltune.envs.spec import EPISODE
 from rltune.formatting import format_count, format_objective, format_value
 from rltune.search.dimensions import Dimension
 from rltune.views.analysis import build_space
@@ -41,7 +42,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Curves:
-    """The curves of a sweep, the best one last, and the ends of the axes in words."""
+    """The curves of the score or of one metric, the best trial's last, and the ends of the axes in words."""
 
     curves: tuple[Curve, ...]
     x_end: str
@@ -79,26 +80,39 @@ class Slice:
     dots: tuple[Dot, ...]
 
 
-def draw_curves(view: SweepView) -> Curves | None:
-    """Compute the curves' coordinates from the reports of the trials; None before the first report."""
-    drawn, best = _select_trials(view, [trial for trial in view.trials if _read_points(trial)])
+def draw_curves(view: SweepView) -> tuple[Curves, ...]:
+    """Compute the curves' coordinates from the reports of the trials: of the score first, then of each own metric.
+
+    Before the first report that has a number, there are none of it.
+    """
+    images = [_draw_curves(view, view.label, {trial.number: trial.curve for trial in view.trials})]
+    images += [_draw_curves(view, name.removeprefix(EPISODE), each) for name, each in view.metric_curves.items()]
+    return tuple(image for image in images if image)
+
+
+def _draw_curves(view: SweepView, label: str, curves: Mapping[int, Mapping[int, float]]) -> Curves | None:
+    """Draw the curves of one number, which are given by trial and environment steps; None without a finite value."""
+    points = {
+        number: [(step, value) for step, value in curve.items() if math.isfinite(value)]
+        for number, curve in curves.items()
+    }
+    drawn, best = _select_trials(view, [trial for trial in view.trials if points.get(trial.number)])
     if not drawn:
         return None
-    points = {trial.number: _read_points(trial) for trial in drawn}
-    steps = max(step for each in points.values() for step, _ in each)
-    values = [value for each in points.values() for _, value in each]
+    steps = max(step for trial in drawn for step, _ in points[trial.number])
+    values = [value for trial in drawn for _, value in points[trial.number]]
     low, high = min(values), max(values)
 
     def place(step: int, value: float) -> tuple[float, float]:
         return round(WIDTH * step / max(steps, 1), 1), round(HEIGHT * _find_share(value, high, low), 1)
 
-    curves = []
+    images = []
     for trial in drawn:
         places = [place(*point) for point in _thin(points[trial.number])]
         text = " ".join(f"{x:g},{y:g}" for x, y in places)
         is_best = trial.number == best
-        curves.append(Curve(trial.number, view.winner_word if is_best else trial.state_word, is_best, text, places[-1]))
-    return Curves(tuple(curves), format_count(steps), f"{low:.4g}", f"{high:.4g}", view.label)
+        images.append(Curve(trial.number, view.winner_word if is_best else trial.state_word, is_best, text, places[-1]))
+    return Curves(tuple(images), format_count(steps), format_objective(low), format_objective(high), label)
 
 
 def _thin(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
@@ -165,7 +179,3 @@ def _select_trials(view: SweepView, trials: Sequence[TrialSnapshot]) -> tuple[li
     best = view.winner_trial if view.record.winner else view.best.number if view.best else None
     drawn = [trial for trial in trials[-MAX_CURVES:] if trial.number != best]
     return drawn + [trial for trial in trials if trial.number == best], best
-
-
-def _read_points(trial: TrialSnapshot) -> list[tuple[int, float]]:
-    return [(step, value) for step, value in trial.curve.items() if math.isfinite(value)]

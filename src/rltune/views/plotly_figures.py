@@ -14,6 +14,7 @@ import optuna
 import plotly.graph_objects as go
 from optuna import visualization
 
+from rltune.envs.spec import EPISODE
 from rltune.formatting import format_interval, format_params, format_value
 from rltune.records import BASELINE
 from rltune.views.analysis import (
@@ -34,6 +35,7 @@ DARK = {  # What a page in dark mode draws instead.
     **{GROUND: "#1d252e", WEAK: "#2b3d55", HALF: "#5f8cc6", STRONG: "#cfe2fb"},
 }
 MAX_NAMED_VALUES = 6  # If a parameter has so few values, each is named on its axis.
+CURVES_HEIGHT, METRICS_HEIGHT = 430, 260  # In pixels, of the scores' curves and of those of each own metric.
 LABEL_HEIGHT = 0.05  # Of a value beside a parallel axis, as a share of the axis.
 FLAT = 0.02  # If scores differ by less than this share, their axis spans more than them: the difference is noise.
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
@@ -81,7 +83,16 @@ def draw_figures(view: SweepView, importance: Importance | None = None) -> dict[
     tried = [trial for trial in trials if trial.score is not None]
     drawn: dict[str, list[go.Figure]] = {}
     if any(trial.curve for trial in trials):
-        drawn["curves"] = [draw_curves(view, trials)]
+        scores = {trial.number: trial.curve for trial in trials}
+        drawn["curves"] = [draw_curves(view, trials, scores, f"mean {view.label}")]
+    if metrics := view.metric_curves:
+        # They stand below the scores' curves, whose legend is theirs, too.
+        drawn["metrics"] = [
+            draw_curves(view, trials, curves, f"mean {name.removeprefix(EPISODE)}").update_layout(
+                height=METRICS_HEIGHT, showlegend=False
+            )
+            for name, curves in metrics.items()
+        ]
     if certification := view.certification:
         rows = certification.summary()["configurations"]
         drawn["certification"] = [draw_intervals(rows, certification.winner, f"certified {view.label}")]
@@ -118,14 +129,25 @@ def choose_style(view: SweepView, trial: TrialSnapshot) -> tuple[str, str]:
     return (view.winner_word, WINNER) if trial.number == view.winner_trial else (trial.state_word, STATES[trial.state])
 
 
-def draw_curves(view: SweepView, trials: Sequence[TrialSnapshot]) -> go.Figure:
-    """Draw the learning curve of each trial; dotted vertical lines are the scheduler's rungs.
+def draw_curves(
+    view: SweepView,
+    trials: Sequence[TrialSnapshot],
+    curves: Mapping[int, Mapping[int, float]],
+    title: str,
+) -> go.Figure:
+    """Draw the curve of each trial in one number; dotted vertical lines are the scheduler's rungs.
 
     Optuna's own figure of the curves has one style for all: who won and who was stopped could not be seen.
+
+    Args:
+        view: The sweep.
+        trials: Its trials, the last on top.
+        curves: The values by trial and environment steps.
+        title: Of the vertical axis.
     """
     figure, named = go.Figure(), set()
     for trial in trials:
-        if not (curve := trial.curve):
+        if not (curve := curves.get(trial.number)):
             continue
         label, colour = choose_style(view, trial)
         figure.add_scatter(
@@ -144,11 +166,8 @@ def draw_curves(view: SweepView, trials: Sequence[TrialSnapshot]) -> go.Figure:
     for level in list_rungs(view):
         figure.add_vline(level, line={"color": STOPPED, "width": 1, "dash": "dot"})
     x = {"title_text": "environment steps", "rangemode": "tozero", "tickformat": "~s"}
-    y = {
-        "title_text": f"mean {view.label}",
-        "range": choose_range(value for each in trials for value in each.curve.values()),
-    }
-    return style_figure(figure, 430, showlegend=True, xaxis=x, yaxis=y)
+    y = {"title_text": title, "range": choose_range(value for each in curves.values() for value in each.values())}
+    return style_figure(figure, CURVES_HEIGHT, showlegend=True, xaxis=x, yaxis=y)
 
 
 def draw_intervals(rows: Sequence[Mapping[str, Any]], best: str | None, title: str) -> go.Figure:

@@ -365,6 +365,19 @@ class SweepView:
         logged = (name for trial in self.trials for name in trial.record.numbers if name.startswith(EPISODE))
         return list(dict.fromkeys([*map(name_metric, parse_metrics(self.settings.get("metrics"))), *logged]))
 
+    @cached_property
+    def metric_curves(self) -> dict[str, dict[int, dict[int, float]]]:
+        """The curves of the user's own metrics: by name and trial number, the values by environment steps.
+
+        A report of which no episode had the number is left out, and so is a metric that no report has.
+        """
+        curves: dict[str, dict[int, dict[int, float]]] = {}
+        for report in self.reports:
+            for name in report.numbers:
+                of_trial = curves.setdefault(name, {}).setdefault(report.number, {})
+                of_trial[report.nominal_steps] = report.numbers[name]
+        return {name: curves[name] for name in dict.fromkeys([*self.metrics, *curves]) if name in curves}
+
     @property
     def label(self) -> str:
         """The name of the objective, with its direction if it is minimized."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from composing import compose
@@ -55,6 +57,14 @@ def test_a_call_may_search_what_the_spaces_file_lacks(calls):
     assert config.env.kwargs == {"render_mode": None}
 
 
+def test_an_id_of_the_program_gets_its_module_once(calls, monkeypatch):
+    names = []
+    monkeypatch.setattr("rltune.envs.validation.qualify_id", lambda env_id: names.append(env_id) or f"mine:{env_id}")
+    rltune.sweep(env={"id": "Walk-v0"})
+    ((config, _),) = calls
+    assert (config.env.id, names) == ("mine:Walk-v0", ["Walk-v0"])
+
+
 REFUSED = [
     (("algo=pp0",), {}, "algo=pp0"),
     (("ppo",), {}, "ppo"),
@@ -101,6 +111,39 @@ def test_a_call_of_its_own_checks_a_sweep(tmp_path, monkeypatch):
     with pytest.raises(rltune.RltuneError, match="running program"):
         rltune.check_sweep(env={"id": "Own-v0"})
     assert list(tmp_path.iterdir()) == []
+
+
+class Walk(gymnasium.Env):
+    """An environment that only this process has."""
+
+
+OBJECTS: dict[str, tuple[Callable[[], object], str, str]] = {
+    "a list as a group": (lambda: rltune.check_sweep(space=[1]), "space", "~space"),
+    "a number as a group": (lambda: rltune.check_sweep(algo=3), "algo", "~algo"),
+    "a class": (lambda: rltune.check_sweep(env=Walk), "env", f"'{__name__}:Walk'"),
+    "a class as id": (lambda: rltune.check_sweep(env={"id": Walk}), "env.id", f"'{__name__}:Walk'"),
+    "an environment": (lambda: rltune.check_sweep(env=Walk()), "env", f"'{__name__}:Walk'"),
+    "one with an id": (lambda: rltune.check_sweep(env=gymnasium.make("CartPole-v1")), "env", "'CartPole-v1'"),
+    "a function": (lambda: rltune.check_sweep(env=lambda: Walk()), "env", "gymnasium.register"),
+    "a folder": (lambda: rltune.check_sweep(config_dir=3), "config_dir", "conf"),  # type: ignore[arg-type]
+    "a folder of sweeps": (lambda: rltune.open_sweep("s", output_dir=None), "output_dir", ""),  # type: ignore[arg-type]
+    "settings": (lambda: rltune.run_sweep({}), "config", "rltune.sweep("),  # type: ignore[arg-type]
+    "an address": (lambda: rltune.Client(8288), "address", "http://"),  # type: ignore[arg-type]
+    "no policy": (lambda: rltune.load_policy(None), "policy", "rltune.load_policy("),  # type: ignore[arg-type]
+    "nothing to play": (lambda: rltune.evaluate(None), "policy", "rltune.load_policy("),  # type: ignore[arg-type]
+    "a count": (lambda: rltune.evaluate("p", episodes="9"), "episodes", "episodes=1"),  # type: ignore[arg-type]
+    "a seed": (lambda: rltune.evaluate("p", seed=None), "seed", "seed=0"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize(("call", "key", "fix"), OBJECTS.values(), ids=OBJECTS)
+def test_an_argument_of_another_type_is_named(call, key, fix, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(rltune.RltuneError) as caught:
+        call()
+    assert caught.value.key == key
+    assert fix in caught.value.fix
+    assert caught.value.allowed
 
 
 @pytest.mark.parametrize("settings", [{}, {"seed": "one"}])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 from contextlib import closing
 from pathlib import Path
@@ -118,6 +119,25 @@ def test_a_sweep_that_is_none_is_refused_with_what_there_is(name, folder, monkey
         rltune.open_sweep(name)
     assert refused.value.allowed
     assert refused.value.fix
+
+
+def test_a_wrong_attribute_is_answered_with_what_there_is(folder):
+    sweep = rltune.open_sweep(write_sweep(folder / "s", 2))
+    with pytest.raises(AttributeError, match="policy, report, resume"):
+        _ = sweep.result
+    with pytest.raises(AttributeError, match=r"params\['lr'\]"):
+        _ = sweep.best.lr
+    with pytest.raises(AttributeError, match="evaluation, certified"):
+        _ = sweep.best.median
+    assert not hasattr(sweep.best, "median")
+    assert copy.deepcopy(sweep.best) == sweep.best
+
+
+def test_open_sweeps_stand_for_their_folders(folder):
+    sweeps = [rltune.open_sweep(write_sweep(folder / name, 4, make_certification())) for name in ("one", "two")]
+    assert [row.name for row in rltune.compare_sweeps(sweeps).rows] == ["one", "two"]
+    assert rltune.open_sweep(sweeps[0]).folder == sweeps[0].folder
+    assert rltune.compare_sweeps(str(sweeps[0].folder)).rows[0].name == "one"
 
 
 @pytest.mark.parametrize("trial", [7, -1, "1", 1.0, True])

@@ -12,8 +12,6 @@ import contextlib
 import json
 import os
 import sys
-import tempfile
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TextIO
@@ -21,9 +19,8 @@ from typing import Any, NoReturn, TextIO
 from yaml import MarkedYAMLError
 
 from rltune.config.versions import refuse_other_versions
-from rltune.errors import CONTROLS, ConfigError, RltuneError, UnexpectedError, describe_exception
+from rltune.errors import CONTROLS, ConfigError, RltuneError, UnexpectedError
 from rltune.formatting import to_plain
-from rltune.secrets import redact
 
 JSON = "json"
 
@@ -117,7 +114,7 @@ def print_parts(stream: TextIO, error: RltuneError, exit_code: int | None = None
 
 
 def explain_crash(error: Exception) -> RltuneError:
-    """Turn an unexpected exception into an error in three parts, and save its traceback to a file without passwords.
+    """Turn an unexpected exception into an error in three parts.
 
     A file of settings that is no YAML is the user's, so that its place is named and no traceback is kept. Where
     packages have versions with which rltune does not work, these are named instead.
@@ -129,19 +126,7 @@ def explain_crash(error: Exception) -> RltuneError:
         refuse_other_versions()
     except ConfigError as refusal:
         return refusal
-    # An exception's text may hold half a character, as of an unknown byte in a file's name, that no terminal shows.
-    text = redact("".join(traceback.format_exception(error))).encode(errors="backslashreplace").decode()
-    try:
-        # mkstemp gives the file mode 0600, so that only this user can read the traceback.
-        handle, path = tempfile.mkstemp(prefix="rltune-error-", suffix=".txt")
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
-        fix = f"see {path}"
-    except OSError:
-        # The traceback cannot be written, for example because the disk is full.
-        print(text, end="", file=sys.stderr)
-        fix = "see the traceback above"
-    return UnexpectedError(describe_exception(error), "a fault of rltune, or of code that it called", fix)
+    return UnexpectedError.of(error)
 
 
 def to_json(value: Any) -> str:

@@ -96,8 +96,8 @@ class ComposedCommand(Command):
         try:
             with scratch_folder():
                 hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=self.name)(take)()
-        except ValueError as error:
-            # Hydra's parser of config groups raises ValueError instead of a Hydra error.
+        except (ValueError, TypeError) as error:
+            # Hydra's parser of config groups raises these instead of a Hydra error.
             raise explain(error, self.name, self.schema, words) from None
         finally:
             sys.argv[1:] = typed

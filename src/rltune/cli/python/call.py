@@ -64,9 +64,7 @@ def check_sweep(*words: str, config_dir: str | Path | None = None, **settings: A
     config, _ = _read(words, config_dir, settings)
     from rltune.driver.plan import describe_plan
     from rltune.driver.starting import check_new_or_begun
-    from rltune.envs.validation import qualify_id
 
-    config = replace(config, env=replace(config.env, id=qualify_id(config.env.id)))
     return describe_plan(check_new_or_begun(config))
 
 
@@ -80,7 +78,9 @@ def _read(words: Sequence[Any], config_dir: str | Path | None, settings: Mapping
     command = spell_run(typed)  # Before errors quote the words, their logins are concealed.
     config = read_request(compose_settings("run", RunConfig, typed, config_dir), typed)
     refuse_other_versions()
-    return config, command
+    from rltune.envs.validation import qualify_id
+
+    return replace(config, env=replace(config.env, id=qualify_id(config.env.id))), command
 
 
 def _check_words(words: Sequence[Any]) -> list[str]:

@@ -6,8 +6,9 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from html import escape
+from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pandas as pd
 
@@ -69,6 +70,12 @@ class Best:
 
             register_environment(self.algorithm)
         return self.algorithm
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Say what there is instead of an attribute that does not exist."""
+        if name in vars(self).get("params", {}):
+            raise AttributeError(f"a configuration has {name} among its values: .params[{name!r}]")
+        raise AttributeError(f"a configuration has no {name!r}; it has {', '.join([*vars(self), 'checkpoint'])}")
 
     def __str__(self) -> str:
         value = f"score {format_objective(self.score)}"
@@ -187,10 +194,10 @@ class Sweep:
         """
         from rltune.policies.policy import load_policy
 
-        if trial is not None and (not isinstance(trial, int) or isinstance(trial, bool)):
+        if trial is not None and (not isinstance(trial, Integral) or isinstance(trial, bool)):
             allowed = "a trial's number, as in .trials"
             raise PolicyError("is no number", allowed, "policy() or policy(0)", key="trial", value=trial)
-        path = self.name if trial is None else f"{self.name}/{trial}"
+        path = self.name if trial is None else f"{self.name}/{int(trial)}"
         return load_policy(f"sweep:{path}", output_dir=self.folder.parent, ledger_url=self._ref.ledger_url)
 
     def report(self) -> Path:
@@ -209,6 +216,15 @@ class Sweep:
 
         resume_sweep(self._ref, changes=changes, stream=find_stream())
         return self
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Say what there is instead of an attribute that does not exist."""
+        public = [attribute for attribute in ("folder", "name", *vars(Sweep)) if not attribute.startswith("_")]
+        raise AttributeError(f"a sweep has no {name!r}; it has {', '.join(public)}")
+
+    def __fspath__(self) -> str:
+        """Stand for the sweep's folder, where a function takes the path of one."""
+        return str(self.folder)
 
     def __repr__(self) -> str:
         view = self.view
@@ -309,7 +325,4 @@ def open_sweep(
     Raises:
         StudyError: There is no such sweep.
     """
-    if not isinstance(sweep, str | Path):
-        allowed = "a sweep's name, latest, or its folder"
-        raise StudyError("names no sweep", allowed, 'rltune.open_sweep("latest")', key="sweep", value=sweep)
     return Sweep(SweepRef.of(sweep, output_dir, storage).folder(), ledger_url)
