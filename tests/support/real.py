@@ -102,6 +102,7 @@ def call_command(folder: Path, name: str, *words: str) -> tuple[int, str, str]:
     with pytest.MonkeyPatch.context() as patch, mock.patch.dict(os.environ, make_environment(), clear=True):
         patch.chdir(folder)
         patch.setattr(sys, "argv", [f"sweeps.{name}", *words])
+        patch.setattr(sys, "path", [str(folder), *sys.path])  # as python -m does
         patch.setattr(sys, "excepthook", sys.excepthook)
         # Otherwise the exit code of this process would be the command's, whatever comes of the tests.
         patch.setattr("rltune.cli.application.command.end_command", sys.exit)
