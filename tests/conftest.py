@@ -112,7 +112,6 @@ omegaconf.base.parse = functools.cache(omegaconf.base.parse)  # Likewise each in
 plan.examine_env = probe.examine_env = lambda spec, stall_s, meanwhile=None, corners=(): check_envs(spec, corners)
 
 
-
 _list_limits = versions._list_limits
 _list_limits_once = functools.cache(lambda requires: _list_limits())  # A test may put another function in its place.
 versions._list_limits = lambda: _list_limits_once(metadata.requires)  # Half of a check, for the same packages each time

@@ -50,7 +50,8 @@ def test_evaluate_applies_or_refuses_each_word_about_env(tmp_path: Path, monkeyp
     write_linear(tmp_path / "policy", BOX, {"id": "walks:Walk-v0", "wrappers": [{"entry_point": "walks:Doubled"}]})
 
     def evaluate(*words: str) -> tuple[int, dict[str, object]]:
-        code, out, _ = call_command(tmp_path, "evaluate", "policy=policy", "trust=true", "episodes=5", "json=true", *words)
+        typed = ("policy=policy", "trust=true", "episodes=5", "json=true", *words)
+        code, out, _ = call_command(tmp_path, "evaluate", *typed)
         return code, json.loads(out)
 
     def play(*words: str) -> tuple[object, object]:
