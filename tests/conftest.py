@@ -40,6 +40,7 @@ from xdist.scheduler import LoadGroupScheduling
 from rltune import probe
 from rltune.config import versions
 from rltune.driver import plan
+from rltune.envs import inspection
 from rltune.envs.validation import check_envs
 from rltune.ledger import database
 
@@ -116,6 +117,7 @@ _list_limits = versions._list_limits
 _list_limits_once = functools.cache(lambda requires: _list_limits())  # A test may put another function in its place.
 versions._list_limits = lambda: _list_limits_once(metadata.requires)  # Half of a check, for the same packages each time
 metadata.version = functools.cache(metadata.version)
+inspection.VERSIONED += ("tests.",)  # Otherwise each check of an environment reads these hundreds of modules.
 
 compose_once()
 database.create_engine = create_sharing_engine
