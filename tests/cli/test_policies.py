@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
-from real import call_command
+from real import call_command, play_here
 
 from tests.policies.bundles import BOX, write_linear
 
@@ -60,12 +58,7 @@ def test_evaluate_applies_or_refuses_each_word_about_env(tmp_path: Path, monkeyp
         return answer["mean"], answer["lengths"][0]  # type: ignore[index]
 
     assert play() == (80, 40)
-
-    def call_here(function: Callable[..., dict[str, object]], settings: object) -> dict[str, object]:
-        """Play in this process, because a new one imports torch for each word."""
-        return function(dataclasses.asdict(settings), progress=lambda done, total: None)  # type: ignore[call-overload]
-
-    monkeypatch.setattr("rltune.cli.policies._call_in_child", call_here)
+    monkeypatch.setattr("rltune.cli.policies._call_in_child", play_here)
     assert play("+env.kwargs.split=test") == (30, 15)
     assert play("env.id=walks:Walk-v0", "+env.kwargs.split=test") == (30, 15)
     assert play("+env.kwargs.max_episode_steps=10") == (20, 10)
