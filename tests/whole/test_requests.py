@@ -59,7 +59,7 @@ from rltune.tracking.tracker import Tracker
 
 
 class Log(Tracker):
-    close_s = 1.0
+    close_s = 10.0
 
     def write(self, trial, reports):
         with Path({notified!r}).open("a") as file:
