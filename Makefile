@@ -23,8 +23,8 @@ COMPILE := $(BIN)/python -m compileall -q -j 0 \
 
 help:
 	@echo 'make sweep [ARGS="algo=ppo env=acrobot budget.trials=8"]   search, register the winner'
-	@echo 'make test  [ARGS="-k console"]                             all tests but the nightly ones: ten minutes'
-	@echo 'make test-fast                                             those in one process, without training: one minute'
+	@echo 'make test  [ARGS="-k console"]                             all tests but the nightly ones: eleven minutes'
+	@echo 'make test-fast                                             those in one process, without training: four minutes'
 	@echo 'make test-all                                              every test, with an hour of simulated crashes'
 	@echo 'make next-ray                                              the contract tests with the newest Ray, in build/next-ray'
 	@echo 'make ui                                                    MLflow in the browser, every trial in it'

@@ -18,6 +18,7 @@ import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,9 @@ from statements import create_all_once, create_sharing_engine
 from xdist.scheduler import LoadGroupScheduling
 
 from rltune import probe
+from rltune.config import versions
 from rltune.driver import plan
+from rltune.envs import inspection
 from rltune.envs.validation import check_envs
 from rltune.ledger import database
 
@@ -108,6 +111,13 @@ omegaconf.base.parse = functools.cache(omegaconf.base.parse)  # Likewise each in
 
 # In a process of its own, each of some hundred plans would import Gymnasium, and know no environment of a test's.
 plan.examine_env = probe.examine_env = lambda spec, stall_s, meanwhile=None, corners=(): check_envs(spec, corners)
+
+
+_list_limits = versions._list_limits
+_list_limits_once = functools.cache(lambda requires: _list_limits())  # A test may put another function in its place.
+versions._list_limits = lambda: _list_limits_once(metadata.requires)  # Half of a check, for the same packages each time
+metadata.version = functools.cache(metadata.version)
+inspection.VERSIONED += ("tests.",)  # Otherwise each check of an environment reads these hundreds of modules.
 
 compose_once()
 database.create_engine = create_sharing_engine

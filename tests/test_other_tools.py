@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 
 import pytest
 from composing import compose
 from omegaconf import OmegaConf
-from typed_words import read_advice, refuse, replace_word
+from typed_words import read_advice, replace_word
+from typed_words import refuse as refuse_anew
 
 from rltune.cli.application.program import load_commands
 from rltune.compose.explaining import explain_unknown
@@ -52,6 +54,7 @@ TYPED = {
     "reduction_factor": "3",
     "train_batch_size_per_learner": "4096",
 }
+refuse = functools.cache(refuse_anew)  # Many words lead to the same advice, and a check of it takes 0.1 s.
 OFF_POLICY = re.compile("buffer_size|learning_starts|train_freq|target_(up|net)|gradient_steps|exploration")
 
 

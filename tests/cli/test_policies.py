@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from real import call_command, play_here
 
 from tests.policies.bundles import BOX, write_linear
 
@@ -42,14 +43,14 @@ gymnasium.register("Walk-v0", Walk)
 
 
 @pytest.mark.slow
-def test_evaluate_applies_or_refuses_each_word_about_env(tmp_path: Path) -> None:
+def test_evaluate_applies_or_refuses_each_word_about_env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "walks.py").write_text(WALK)
     write_linear(tmp_path / "policy", BOX, {"id": "walks:Walk-v0", "wrappers": [{"entry_point": "walks:Doubled"}]})
 
     def evaluate(*words: str) -> tuple[int, dict[str, object]]:
-        command = [sys.executable, "-m", "sweeps.evaluate", "policy=policy", "trust=true", "episodes=5", "json=true"]
-        done = subprocess.run([*command, *words], cwd=tmp_path, capture_output=True, text=True)
-        return done.returncode, json.loads(done.stdout)
+        typed = ("policy=policy", "trust=true", "episodes=5", "json=true", *words)
+        code, out, _ = call_command(tmp_path, "evaluate", *typed)
+        return code, json.loads(out)
 
     def play(*words: str) -> tuple[object, object]:
         code, answer = evaluate(*words)
@@ -57,6 +58,7 @@ def test_evaluate_applies_or_refuses_each_word_about_env(tmp_path: Path) -> None
         return answer["mean"], answer["lengths"][0]  # type: ignore[index]
 
     assert play() == (80, 40)
+    monkeypatch.setattr("rltune.cli.policies._call_in_child", play_here)
     assert play("+env.kwargs.split=test") == (30, 15)
     assert play("env.id=walks:Walk-v0", "+env.kwargs.split=test") == (30, 15)
     assert play("+env.kwargs.max_episode_steps=10") == (20, 10)

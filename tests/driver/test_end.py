@@ -135,16 +135,17 @@ with open("ends", "w") as file:
 
 
 @pytest.mark.slow
-def test_the_same_command_repairs_a_kill_at_every_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize("steps", [pytest.param(STEPS, marks=pytest.mark.nightly), (STEPS[1], STEPS[4], *STEPS[-3:])])
+def test_the_same_command_repairs_a_kill_at_every_step(tmp_path: Path, steps: tuple[str, ...]) -> None:
     put_store(tmp_path)
     words = ("budget.trials=2", "report=true", "tracking.register=true", "certify.champion_episodes=2")
-    command = [sys.executable, "-c", SCRIPT, " ".join(STEPS), *words]
+    command = [sys.executable, "-c", SCRIPT, " ".join(steps), *words]
     env = clean_environment(tmp_path)
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
     ends = json.loads((tmp_path / "ends").read_text())
     assert ends == [
-        *([-9, "running", 0] for _ in STEPS[:-3]),
+        *([-9, "running", 0] for _ in steps[:-3]),
         *([-9, "running", number] for number in (1, 2, 3)),  # These drivers were killed after the notification.
         [0, "complete", 4],
         [0, "complete", 4],  # A sweep that has ended does not end a second time.

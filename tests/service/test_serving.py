@@ -104,7 +104,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Project:
         project.replies["s1"] = project.type("-m", "sweeps.submit", *TINY, *SHORT, "group=all", "name=s1")
         wait_until(lambda: (project.folder / "outputs" / "s0" / "ledger.db").exists())
         for command in ("list", "stop sweep=s1", "resume sweep=s1"):
-            project.replies[command] = project.type("-m", *f"sweeps.{command}".split())
+            project.replies[command] = project.call(*command.split())
         wait_until(lambda: has_driver(project.folder / "outputs" / "s0"))
         driver = read_lease(project.folder / "outputs" / "s0").driver
         assert driver is not None
@@ -114,8 +114,8 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Project:
     gate.unlink()
     with served(project) as (process, client):
         client.wait(*NAMES, timeout_s=PATIENCE_S)
-        project.replies["logs"] = project.type("-m", "sweeps.logs", "sweep=s1", "follow=true")
-        project.replies["compare"] = project.type("-m", "sweeps.compare", "group=all")
+        project.replies["logs"] = project.call("logs", "sweep=s1", "follow=true")
+        project.replies["compare"] = project.call("compare", "group=all")
         process.send_signal(signal.SIGINT)
         project.replies["serve"] = finish(process)
     return project

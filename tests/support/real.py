@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import json
 import os
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -102,6 +104,7 @@ def call_command(folder: Path, name: str, *words: str) -> tuple[int, str, str]:
     with pytest.MonkeyPatch.context() as patch, mock.patch.dict(os.environ, make_environment(), clear=True):
         patch.chdir(folder)
         patch.setattr(sys, "argv", [f"sweeps.{name}", *words])
+        patch.setattr(sys, "path", [str(folder), *sys.path])  # as python -m does
         patch.setattr(sys, "excepthook", sys.excepthook)
         # Otherwise the exit code of this process would be the command's, whatever comes of the tests.
         patch.setattr("rltune.cli.application.command.end_command", sys.exit)
@@ -109,6 +112,11 @@ def call_command(folder: Path, name: str, *words: str) -> tuple[int, str, str]:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as left:
             load_commands()[name]()
     return int(left.value.code or 0), out.getvalue(), err.getvalue()
+
+
+def play_here(function: Callable[..., dict[str, Any]], settings: Any, **more: Any) -> dict[str, Any]:
+    """Stand in for ``rltune.cli.policies._call_in_child``, which imports torch in a new process for each command."""
+    return function(dataclasses.asdict(settings), progress=lambda done, total: None, **more)
 
 
 def finish(process: subprocess.Popen[str]) -> Command:

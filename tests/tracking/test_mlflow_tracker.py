@@ -357,6 +357,7 @@ class FailsToWrite(Proxy):
         return self.answer(status, "application/json" if status == 500 else "text/html", content)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("short_pauses")
 def test_lost_answers_double_neither_runs_nor_points(folder, server):
     with Forgetful.serve(server) as uri:

@@ -58,8 +58,9 @@ def _toy() -> type:
     return ToyTrial
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(bool(postgres.missing()), reason=postgres.missing())
-@pytest.mark.parametrize("verb", [pytest.param("resume", marks=pytest.mark.nightly), "run"])
+@pytest.mark.parametrize("verb", ["resume", "run"])
 def test_a_killed_driver_loses_nothing_but_its_machine(
     verb: str, tmp_path: Path, s3: str, postgres_server: str
 ) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from checkpoints import make_sweep
 from ended import make_certification, write_sweep
+from real import play_here
 
 from rltune.cli.application.answer import Answer, print_answer
 from rltune.cli.application.program import load_command
@@ -61,6 +62,7 @@ def test_a_policy_is_found_where_the_command_says(
     words = ["policy=sweep:far/3", f"output_dir={tmp_path}"]
     words.append("format=torch" if command == "export" else "episodes=1")
     words += ["out=data"] if command == "record" else []
+    monkeypatch.setattr("rltune.cli.policies._call_in_child", play_here)
     with pytest.raises(RltuneError) as refused:
         run(command, *words)
     assert refused.value.key == "policy"

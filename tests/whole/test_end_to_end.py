@@ -339,7 +339,9 @@ def test_a_smoke_sweep_finds_a_winner_that_acts(algo: str, smoked: dict[str, Pro
 
 
 @pytest.mark.usefixtures("ray_cluster")
-@pytest.mark.parametrize(("env", "replicates"), [("acrobot", 1), ("mountaincar", 2)])
+@pytest.mark.parametrize(
+    ("env", "replicates"), [pytest.param("acrobot", 1, marks=pytest.mark.nightly), ("mountaincar", 2)]
+)
 def test_a_smoke_sweep_runs_through_also_with_two_seeds_a_trial_and_its_winner_loads(
     env: str, replicates: int, request_of: Callable[..., RunConfig], tmp_path: Path, stream: Any
 ) -> None:

@@ -59,7 +59,7 @@ from rltune.tracking.tracker import Tracker
 
 
 class Log(Tracker):
-    close_s = 1.0
+    close_s = 10.0
 
     def write(self, trial, reports):
         with Path({notified!r}).open("a") as file:
@@ -139,19 +139,19 @@ def requested(tmp_path_factory: pytest.TempPathFactory, server: Listener) -> Req
         run, lambda: notified.exists() and "0 FAIL" in notified.read_text()
     )  # some seconds after, by a thread of its own
     watch = project.start("-m", "sweeps.watch", "sweep=mine")
-    enqueued = project.type("-m", "sweeps.enqueue", "sweep=mine", "space.lr=0.00125", "space.num_epochs=5")
-    retried = project.type("-m", "sweeps.retry", "sweep=mine")
+    enqueued = project.call("enqueue", "sweep=mine", "space.lr=0.00125", "space.num_epochs=5")
+    retried = project.call("retry", "sweep=mine")
     slow.unlink()
     wait_for(run, lambda: bool(read_ledger(folder, "select trial from requests where trial is not null")))
     wait_for(run, lambda: read_states(folder)[:1] not in ([], ["FAIL"]))  # the other request is seen to, too
     stopped = project.type("-m", "sweeps.stop", "sweep=mine")
-    again = project.type("-m", "sweeps.stop", "sweep=mine")
+    again = project.call("stop", "sweep=mine")
     ran, watched = read_end(run), read_end(watch)
     slow.unlink(missing_ok=True)
     with closing(open_ledger(folder / "outputs/mine")) as ledger:
         between = ledger.trials.records()
     summary = (folder / "outputs/mine/summary.json").read_text()
-    late = project.type("-m", "sweeps.enqueue", "sweep=mine", "space.lr=0.0025")
+    late = project.call("enqueue", "sweep=mine", "space.lr=0.0025")
     resumed = project.type("-m", "sweeps.resume", "sweep=mine", "budget.trials=4")
     return Requested(
         folder, enqueued, retried, stopped, again, ran, watched, between, notified.read_text(), summary, resumed, late

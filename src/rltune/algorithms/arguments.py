@@ -103,13 +103,16 @@ def _walk(node: Mapping[str, Any], above: Path) -> Iterator[Path]:
             yield from _walk(value, (*above, str(key)))
 
 
-def locate_argument(algo: Mapping[str, Any], name: str, key: str | None = None) -> Path:
+def locate_argument(
+    algo: Mapping[str, Any], name: str, key: str | None = None, arguments: Mapping[str, list[Path]] | None = None
+) -> Path:
     """Find the key path of an argument in an algo file.
 
     Args:
         algo: The algo file; an environment's arguments are found in one of `name_arguments`.
         name: The argument's name, or the last parts of its path joined by dots if the name is ambiguous.
         key: How the user wrote it, for the error; None is ``space.<name>``.
+        arguments: `list_arguments` of the file, for who locates several; None lists them anew.
 
     Raises:
         ConfigError: The argument does not exist, or the name is ambiguous.
@@ -120,7 +123,8 @@ def locate_argument(algo: Mapping[str, Any], name: str, key: str | None = None) 
         return parts
     if parts[0] == ENCODER_KWARGS and len(parts) > 1 and ENCODER_KWARGS in (algo.get("rl_module") or {}):
         return ("rl_module", *parts)
-    paths = [path for path in list_arguments(algo).get(parts[-1], []) if path[-len(parts) :] == parts]
+    arguments = list_arguments(algo) if arguments is None else arguments
+    paths = [path for path in arguments.get(parts[-1], []) if path[-len(parts) :] == parts]
     if len(paths) == 1:
         return paths[0]
     key = key or f"space.{name}"
@@ -137,7 +141,7 @@ def locate_argument(algo: Mapping[str, Any], name: str, key: str | None = None) 
             key,
             ABSENT,
             f": algo '{algo['name']}' has no argument '{name}'",
-            choices(name, list_arguments(algo)),
+            choices(name, arguments),
             f"add it to the algo first: {add}, or {drop}" if is_known or name == NORMALISE else drop,
         )
     candidates = ", ".join(".".join(path) for path in paths)
@@ -493,10 +497,11 @@ def apply_params(algo: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str
     settings = merged.get("rl_module") or {}
     if settings.get(ENCODER) and params.get(ENCODER, settings[ENCODER]) != settings[ENCODER]:
         settings[ENCODER_KWARGS] = None
+    arguments = list_arguments(algo)
     for name, value in params.items():
         if is_of_env(name):  # These are set by `rltune.envs.searched.set_env_arguments`.
             continue
-        *sections, last = locate_argument(algo, name)
+        *sections, last = locate_argument(algo, name, arguments=arguments)
         node = merged
         for part in sections:
             if node.get(part) is None:  # Such as the arguments of an encoder.

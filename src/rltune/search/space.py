@@ -6,6 +6,7 @@ label (``log2(minibatch_size)``, ``1-gamma``), and `Space.decode` returns the va
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -238,6 +239,11 @@ class Space:
         A parameter with a condition is moved at a point where its condition is met, and one whose range depends on
         others within the range that it has there.
         """
+        return [dict(point) for point in self._corners]
+
+    @functools.cached_property
+    def _corners(self) -> list[dict[str, Any]]:
+        """The `corners`, which a check of a sweep reads some twenty times."""
         points: list[dict[str, Any] | None] = []
         for side in (0, -1):
             points += [self._find_point(side)]
