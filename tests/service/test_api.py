@@ -14,6 +14,7 @@ from unittest.mock import Mock
 
 import pytest
 from ended import make_certification, write_sweep
+from fastapi import FastAPI
 
 from rltune.errors import RltuneError, UnavailableError
 from rltune.service.models import CheckDescription
@@ -279,3 +280,11 @@ def test_a_log_is_text_with_the_place_where_it_goes_on(service: Serviced) -> Non
     head = service.ask("HEAD", "/api/sweeps/talks/logs", headers=BEARER)
     assert (head.status_code, head.text, head.headers["X-Next"]) == (200, "", "8")
     assert answer.headers["Content-Type"].startswith("text/plain")
+
+
+def test_no_request_waits_for_a_description_of_all(service: Serviced, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FastAPI, "openapi", lambda app: 1 // 0)  # It takes long, and holds up other requests meanwhile.
+    assert service.ask("GET", "/api/sweeps?limit=1&state=queued", headers=BEARER).status_code == 200
+    refused = service.ask("GET", "/api/sweeps?limt=1", headers=BEARER)
+    assert (refused.status_code, refused.json()["key"]) == (422, "limt")
+    assert "limit" in refused.json()["allowed"]

@@ -14,6 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse
 from fastapi.staticfiles import StaticFiles
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -106,7 +107,7 @@ def make_app(service: SweepService, access: Access, admission: Admission) -> Fas
     access.protect(app)
     app.middleware("http")(add_headers)
     app.add_middleware(prepare_request)
-    for kind in (RltuneError, RequestValidationError, HTTPException, DBAPIError):
+    for kind in (RltuneError, RequestValidationError, HTTPException, DBAPIError, PoolTimeoutError):
         app.add_exception_handler(kind, respond_to_error)
     return app
 
@@ -265,8 +266,7 @@ async def refuse_unknown_parameters(request: Request) -> None:
     Raises:
         ConfigError: Names the parameter.
     """
-    operation = request.app.openapi()["paths"][request.scope["route"].path][request.method.lower()]
-    allowed = [each["name"] for each in operation.get("parameters", ()) if each["in"] == "query"]
+    allowed = [parameter.alias for parameter in request.scope["route"].dependant.query_params]
     for name, value in request.query_params.items():
         if name not in allowed:
             raise ConfigError(name, value, ": no such query parameter", choices(name, allowed), TRY)
@@ -285,8 +285,9 @@ def respond_to_error(request: Request, error: Exception) -> Response:
         status, refusal = status_of(error), error
     elif isinstance(error, RequestValidationError):
         status, refusal = 422, explain_invalid(request, error)
-    elif isinstance(error, DBAPIError):
-        # It is the queue's: its server restarts, or the disk is full. Errors of ledgers are caught by their reader.
+    elif isinstance(error, DBAPIError | PoolTimeoutError):
+        # It is the queue's: its server restarts, or no connection is free meanwhile, or the disk is full. Errors of
+        # ledgers are caught by their reader.
         problem = f"the queue's database does not work at the moment: {describe_exception(error)}"
         status, refusal = 503, UnavailableError(problem, "a database that answers", "the same again in a minute")
         logger.warning("%s %s: %s", request.method, clean_text(path), problem)
