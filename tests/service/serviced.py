@@ -94,11 +94,11 @@ class Serviced:
 
 @contextlib.contextmanager
 def run_service(
-    outputs: Path, width: int = 1, run_check: Callable[..., CheckedSweep] = check_at_once
+    outputs: Path, width: int = 1, run_check: Callable[..., CheckedSweep] = check_at_once, port: int = 0
 ) -> Iterator[Serviced]:
     """Run one in a thread; its queue moves only when a test lets it."""
     folder = ServiceFolder(outputs)
-    with folder.hold(), listen("127.0.0.1", 0) as listening:
+    with folder.hold(), listen("127.0.0.1", port) as listening:
         processes = FakeProcesses()
         queue = Submissions(folder.database, folder.make_id())
         sweeps = SweepService(folder, queue, Dispatcher(queue, processes, width), SweepDescriptions(folder), run_check)
