@@ -50,6 +50,7 @@ from rltune.service.models import (
 )
 from rltune.service.submissions import STATES, UnknownSubmissionError
 from rltune.service.sweep_service import SweepService
+from rltune.views.description import describe
 from rltune.views.html import render_page
 from rltune.views.tables import show_sweep
 
@@ -204,13 +205,15 @@ def make_router(service: SweepService, admission: Admission) -> APIRouter:
     @router.get("/sweeps/{name}/result", response_model=SweepResult, responses=declare(404, 409))
     def result(name: str) -> Response:
         """Return what ``rltune show json=true`` has of a sweep that has begun: how it ended, its winner and trials."""
-        return JSONResponse(service.descriptions.describe(service.submissions.get(name)))
+        service.submissions.get(name)
+        return JSONResponse(service.descriptions.compute(name, describe))
 
     @router.get("/sweeps/{name}/table", response_class=PlainTextResponse, responses=declare(404, 409))
     def table(name: str) -> str:
         """Return what ``rltune show`` prints of a sweep that has begun."""
+        service.submissions.get(name)
         text = io.StringIO()
-        show_sweep(service.descriptions.load_view(service.submissions.get(name)), text)
+        service.descriptions.compute(name, lambda view: show_sweep(view, text))
         return text.getvalue()
 
     @router.get("/sweeps/{name}/policy", response_class=Response, responses=declare(404, 409) | {200: ARCHIVE})
@@ -228,7 +231,8 @@ def make_router(service: SweepService, admission: Admission) -> APIRouter:
     @router.get("/sweeps/{name}/report", response_class=HTMLResponse, responses=declare(404, 409))
     def report(name: str) -> str:
         """Return the report of a sweep that has begun, as of now: one HTML page that needs no network."""
-        return render_page(service.descriptions.load_view(service.submissions.get(name)))
+        service.submissions.get(name)
+        return service.descriptions.compute(name, render_page)
 
     @router.get("/sweeps/{name}/logs", response_class=Response, responses=declare(404) | {200: LOG})
     def logs(name: str, start: int = 0) -> Response:

@@ -6,6 +6,7 @@ later ends as ``refused``.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 import zipfile
@@ -28,6 +29,7 @@ from rltune.service.folder import ServiceFolder
 from rltune.service.models import CheckDescription, SweepDescription
 from rltune.service.submissions import COMPLETE, ENDED, GROUP, STATES, Submission, Submissions
 from rltune.views.comparison import Comparison
+from rltune.views.sweep_reader import explain_damage
 
 VERBS = ("stop", "resume", "retry", "enqueue")
 
@@ -201,7 +203,10 @@ class SweepService:
         uri = f"sweep:{name}" if trial is None else f"sweep:{name}/{trial}"
         source = Source(uri, SweepRef(name, self.folder.sweeps))
         # Files from a bucket or a container may be dated 1970, and ZIP begins in 1980.
-        with locate_policy(source) as folder, zipfile.ZipFile(archive, "w", strict_timestamps=False) as packed:
+        with contextlib.ExitStack() as stack:
+            with explain_damage(name):
+                folder = stack.enter_context(locate_policy(source))
+            packed = stack.enter_context(zipfile.ZipFile(archive, "w", strict_timestamps=False))
             for file in sorted(folder.rglob("*")):
                 packed.write(file, file.relative_to(folder))
         return archive.getvalue()
