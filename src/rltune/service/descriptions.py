@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import psutil
 
@@ -20,9 +20,7 @@ from rltune.errors import StudyError
 from rltune.formatting import first_line
 from rltune.ledger.lease import DriverRecord
 from rltune.ledger.sweep_folder import SETTINGS
-from rltune.service.documents import SweepSummary
 from rltune.service.folder import ServiceFolder
-from rltune.service.models import EventDescription, SweepDescription
 from rltune.service.submissions import INTERRUPTED, QUEUED, RUNNING, STATES, Event, Submission, Submissions
 from rltune.views.comparison import Comparison, compare_views
 from rltune.views.curves import draw_curves, draw_slices
@@ -31,6 +29,10 @@ from rltune.views.html import FOLDER, PAGE
 from rltune.views.page import describe_sweep, list_searched
 from rltune.views.sweep_reader import SweepReader, explain_damage
 from rltune.views.sweep_view import SweepView
+
+if TYPE_CHECKING:  # Pydantic is slow to import, and the command `list` needs nothing of it.
+    from rltune.service.documents import SweepSummary
+    from rltune.service.models import EventDescription, SweepDescription
 
 CPU_INTERVAL_S = 0.1  # CPU usage is measured over this time.
 ANSWER_S = 2.0  # A ledger that has not answered by then is shown as it was.
@@ -133,7 +135,7 @@ class SweepDescriptions:
         """Summarize a view, unless it is the same as the last time; a sweep that starts is running."""
         cached = self._summaries.get(view.name)
         if cached is None or cached[0] is not view:
-            cached = self._summaries[view.name] = view, cast(SweepSummary, summarize(view))
+            cached = self._summaries[view.name] = view, cast("SweepSummary", summarize(view))
         return {**cached[1], "status": RUNNING} if is_starting else cached[1]
 
     def compare(self, names: Sequence[str]) -> Comparison:
