@@ -232,6 +232,34 @@ def test_watching_waits_until_a_submitted_sweep_can_be_read(
     assert (waits, begun["state"], begun["starting"]) == (3, "running", False)
 
 
+def test_watching_goes_on_when_the_service_restarts(
+    service: Serviced, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outputs, folder, waits = tmp_path / "outputs", service.sweeps.folder, 0
+    folder.write_address(service.address)
+    service.queue.add("mine", [])
+
+    def go_on(_: float) -> None:
+        nonlocal waits
+        waits += 1
+        if waits == 1:
+            folder.clear_address()
+        elif waits == 3:
+            folder.write_address(service.address)
+            service.queue.change(service.queue.get("mine"), state="refused")
+
+    monkeypatch.setattr(submitted.time, "sleep", go_on)
+    ended = wait_for_start(settings_of(outputs))
+    assert ended is not None
+    assert (waits, ended["state"], ended["service"]) == (3, "refused", True)
+    service.queue.change(service.queue.get("mine"), state="queued")
+    monkeypatch.setattr("rltune.service.client.PATIENCE_S", 0.0)
+    waits = 0
+    left = wait_for_start(settings_of(outputs))
+    assert left is not None
+    assert (waits, left["state"], left["service"]) == (1, "queued", False)
+
+
 def test_a_killed_service_is_none_but_a_named_one_has_to_answer(
     service: Serviced, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from ledger import SPACE, add_reports, ask, make_ledger
+from sqlalchemy import event
 from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.exc import OperationalError
 
@@ -38,6 +39,30 @@ def read(ledger: Ledger) -> Iterator[Callable[[], list[TrialRecord]]]:
     other = Ledger(ledger.url, "sweep")
     yield lambda: other.trials.records()
     other.close()
+
+
+def test_a_trial_is_read_as_of_one_moment(ledger: Ledger) -> None:
+    ledger.trials.start(ledger.trials.add({"lr": 0.1}, [3]).number)
+    ledger.trials.add_report(Report(0, 100, 1.0, {"loss": 1.0}))
+    other = Ledger(ledger.url, "sweep")
+    num_readings = 0
+
+    def add_between(*given: Any) -> None:
+        nonlocal num_readings
+        if "reports" in given[2]:  # The rows of the trials have been read already.
+            num_readings += 1
+            number = ledger.trials.add({"lr": 0.2}, [3]).number
+            ledger.trials.start(number)
+            ledger.trials.add_report(Report(number, 100, 2.0, {"loss": 2.0}))
+            ledger.trials.add_report(Report(0, 100 + num_readings, 3.0, {"loss": 3.0}))
+
+    listener = (other.fence.engine, "before_cursor_execute", add_between)
+    event.listen(*listener)
+    records = other.trials.records()
+    event.remove(*listener)
+    other.close()
+    assert [(dict(record.reports), dict(record.numbers)) for record in records] == [({100: 1.0}, {"loss": 1.0})]
+    assert num_readings == 2
 
 
 def test_every_field_of_a_trial_reads_as_it_was_written(ledger: Ledger, read: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import threading
 import time
@@ -52,6 +53,7 @@ def write_many(folder: ServiceFolder, num_ended: int, num_waiting: int) -> None:
         name = f"ended-{number}" if has_ended else f"waiting-{number - num_ended}"
         if has_ended and number:
             shutil.copytree(first, folder.sweeps / name)
+            os.utime(folder.sweeps / name / "config.yaml", (1e9 + number, 1e9 + number))
         state = ENDED[number % len(ENDED)] if has_ended else QUEUED
         row = {"id": number + 1, "service": folder.make_id(), "name": name, "state": state, "position": number}
         row |= {"overrides": ["algo=ppo", "env=cartpole", f"seed={number}"], "settings": "", "group": f"g{number % 20}"}
@@ -94,11 +96,11 @@ class Serviced:
 
 @contextlib.contextmanager
 def run_service(
-    outputs: Path, width: int = 1, run_check: Callable[..., CheckedSweep] = check_at_once
+    outputs: Path, width: int = 1, run_check: Callable[..., CheckedSweep] = check_at_once, port: int = 0
 ) -> Iterator[Serviced]:
     """Run one in a thread; its queue moves only when a test lets it."""
     folder = ServiceFolder(outputs)
-    with folder.hold(), listen("127.0.0.1", 0) as listening:
+    with folder.hold(), listen("127.0.0.1", port) as listening:
         processes = FakeProcesses()
         queue = Submissions(folder.database, folder.make_id())
         sweeps = SweepService(folder, queue, Dispatcher(queue, processes, width), SweepDescriptions(folder), run_check)

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import requests
 
-from rltune.errors import UnavailableError
-from rltune.service import admission
-from rltune.service.checking import CheckedSweep
+from rltune.errors import RltuneError, UnavailableError
+from rltune.service import admission, client
+from rltune.service.checking import BusyError, CheckedSweep, check_submission, run_in_child
 from tests.service.serviced import TOKEN, Serviced, run_service
 
 
@@ -98,8 +98,9 @@ def test_a_submission_that_its_client_gives_up_is_not_accepted(tmp_path: Path) -
         assert [sweep["name"] for sweep in service.client.list()] == ["two"]
 
 
-def test_a_submission_whose_turn_does_not_come_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_submission_whose_turn_does_not_come_is_sent_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "WAIT_S", 0.3)
+    monkeypatch.setattr(BusyError, "headers", {"Retry-After": "0.05"})
     check = SlowCheck()
     with run_service(tmp_path / "outputs", run_check=check) as service:
         threads = [threading.Thread(target=submit, args=(service, f"s{number}")) for number in range(2)]
@@ -107,12 +108,27 @@ def test_a_submission_whose_turn_does_not_come_is_unavailable(tmp_path: Path, mo
             thread.start()
         while check.num_running < 2:
             time.sleep(0.01)
-        with pytest.raises(UnavailableError):
-            service.client.submit(name="three")
+        assert submit(service, "three") == 503
+        with monkeypatch.context() as patch:
+            patch.setattr(client, "PATIENCE_S", 0.1)
+            with pytest.raises(UnavailableError):
+                service.client.submit(name="three")
+        patient = threading.Thread(target=service.client.submit, kwargs={"name": "three"})
+        patient.start()
+        time.sleep(0.7)  # It has been refused once or twice.
         check.end.set()
-        for thread in threads:
+        for thread in (*threads, patient):
             thread.join(60)
-        assert {sweep["name"] for sweep in service.client.list()} == {"s0", "s1"}
+        assert {sweep["name"] for sweep in service.client.list()} == {"s0", "s1", "three"}
+
+
+def test_a_check_that_waited_too_long_is_not_called_slow(tmp_path: Path) -> None:
+    with pytest.raises(BusyError) as refused:
+        run_in_child(check_submission, [], str(tmp_path), is_wanted=lambda: False)
+    assert refused.value.exit_code == 75
+    with pytest.raises(RltuneError) as refused:
+        run_in_child(check_submission, [], str(tmp_path), limit_s=0.0)
+    assert refused.value.exit_code == 2
 
 
 def test_health_takes_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

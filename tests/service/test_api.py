@@ -6,19 +6,23 @@ import json
 import os
 import re
 import shutil
+import sqlite3
 import subprocess
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 from ended import make_certification, write_sweep
+from fastapi import FastAPI
 
 from rltune.errors import RltuneError, UnavailableError
 from rltune.service.models import CheckDescription
 from rltune.views.description import describe
-from rltune.views.sweep_view import load_view
+from rltune.views.sweep_view import SweepView, load_view
 from tests.service.serviced import TOKEN, Serviced, run_service
 
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -279,3 +283,66 @@ def test_a_log_is_text_with_the_place_where_it_goes_on(service: Serviced) -> Non
     head = service.ask("HEAD", "/api/sweeps/talks/logs", headers=BEARER)
     assert (head.status_code, head.text, head.headers["X-Next"]) == (200, "", "8")
     assert answer.headers["Content-Type"].startswith("text/plain")
+
+
+def test_no_request_waits_for_a_description_of_all(service: Serviced, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FastAPI, "openapi", lambda app: 1 // 0)  # It takes long, and holds up other requests meanwhile.
+    assert service.ask("GET", "/api/sweeps?limit=1&state=queued", headers=BEARER).status_code == 200
+    refused = service.ask("GET", "/api/sweeps?limt=1", headers=BEARER)
+    assert (refused.status_code, refused.json()["key"]) == (422, "limt")
+    assert "limit" in refused.json()["allowed"]
+
+
+READINGS = ("", "/result", "/table", "/report", "/policy", "/events", "/logs")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE sweeps SET certification = 'no JSON'",
+        "UPDATE sweeps SET config = 'no settings'",
+        "UPDATE sweep_trials SET params = '[1]'",
+        "UPDATE sweep_trials SET checkpoint = '7' WHERE number = 3",
+        "UPDATE reports SET score = 'no score'",
+        "UPDATE reports SET score = CASE WHEN id % 2 THEN 1e308 ELSE -1e308 END",
+        "UPDATE reports SET score = 9e999",
+    ],
+)
+def test_no_value_in_a_ledger_makes_a_reader_fail(tmp_path: Path, damage: str) -> None:
+    with run_service(tmp_path / "outputs") as service:
+        for name in ("whole", "damaged"):
+            folder = write_sweep(service.sweeps.folder.sweeps / name, 6, make_certification())
+            service.queue.change(service.queue.add(name, []), state="complete", ended_s=1.0)
+        with closing(sqlite3.connect(folder / "ledger.db")) as raw, raw:
+            raw.execute(damage)
+        paths = [f"/api/sweeps/damaged{path}" for path in READINGS]
+        paths += [
+            "/api/comparison?sweeps=whole&sweeps=damaged",
+            "/sweeps/damaged",
+            "/compare?sweep=whole&sweep=damaged",
+        ]
+        session = service.log_in()
+        for path in paths:
+            headers = BEARER if path.startswith("/api") else session
+            answer = service.ask("GET", path, headers=headers)
+            assert answer.status_code in (200, 409), path
+        if "1e308" in damage:
+            assert service.ask("GET", "/api/sweeps/damaged/report", headers=BEARER).status_code == 200
+
+
+def test_a_result_waits_for_the_first_reading(service: Serviced, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_slowly(*given: Any) -> Any:
+        time.sleep(0.5)
+        return read(*given)
+
+    read = SweepView.read
+    monkeypatch.setattr(SweepView, "read", read_slowly)
+    monkeypatch.setattr(service.sweeps.descriptions._reader, "_answer_s", 0.05)
+    for name in ("long", "longer"):
+        write_sweep(service.sweeps.folder.sweeps / name, 3)
+        service.queue.change(service.queue.add(name, []), state="complete", ended_s=1.0)
+    assert service.ask("GET", "/api/sweeps/long", headers=BEARER).json()["sweep"] is None, "lists and pages do not wait"
+    assert len(service.client.result("long")["trials_best_first"]) == 3
+    monkeypatch.setattr("rltune.service.descriptions.FIRST_S", 0.1)
+    with pytest.raises(UnavailableError):
+        service.client.result("longer")

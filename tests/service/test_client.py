@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import http.server
+import itertools
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,8 +14,10 @@ import pytest
 from composing import compose
 from omegaconf import OmegaConf
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 import rltune
+import rltune.service.client
 from rltune.cli.run import ResumeConfig, resume
 from rltune.compose.command_settings import read_command_settings
 from rltune.errors import ConfigError, RltuneError, UnavailableError, UnexpectedError
@@ -153,6 +158,80 @@ def test_an_answer_of_a_login_proxy_is_no_service(tmp_path: Path, status: int, b
         server.shutdown()
 
 
+def answer_502(port: int) -> http.server.HTTPServer:
+    """Play a proxy that runs while its service restarts."""
+
+    class Proxy(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(502)
+
+        def log_message(self, *words: object) -> None:
+            """Stay silent."""
+
+    server = http.server.HTTPServer(("127.0.0.1", port), Proxy)
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    return server
+
+
+def test_who_waits_goes_on_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rltune.service.client, "INTERVAL_S", 0.05)
+    monkeypatch.setattr(rltune.service.client, "PATIENCE_S", 30.0)
+    outputs = tmp_path / "outputs"
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        with run_service(outputs) as service:
+            waiting, following = service.client, service.client
+            waiting.submit(name="one")
+            service.sweeps.dispatcher.step()
+            service.sweeps.folder.log_of("one").write_text("begins\n")
+            log = following.logs("one", follow=True)
+            assert next(log) == "begins\n"
+            waited, logged = pool.submit(waiting.wait, "one"), pool.submit("".join, log)
+            time.sleep(0.3)
+        port = int(service.address.rpartition(":")[2])
+        proxy = answer_502(port)
+        time.sleep(0.3)
+        proxy.shutdown()
+        proxy.server_close()
+        assert not any(each.done() for each in (waited, logged))
+        with run_service(outputs, port=port) as service:
+            service.sweeps.folder.log_of("one").write_text("begins\nends\n")
+            service.processes.endings["one"] = Ending(0)
+            service.sweeps.dispatcher.step()
+            assert [sweep["state"] for sweep in waited.result(30)] == ["complete"]
+            assert logged.result(30) == "ends\n"
+
+
+def test_who_waits_gives_up_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rltune.service.client, "INTERVAL_S", 0.05)
+    with run_service(tmp_path / "outputs") as service:
+        client = service.client
+        client.submit(name="one")
+        client._session.headers["Authorization"] = "Bearer another"
+        with pytest.raises(TokenError):  # At once: a person has to do something.
+            client.wait("one")
+    monkeypatch.setattr(rltune.service.client, "PATIENCE_S", 0.3)
+    for wait in (lambda: client.wait("one"), lambda: list(client.logs("one", follow=True))):
+        began_s = time.monotonic()
+        with pytest.raises(ServiceError):
+            wait()
+        assert 0.3 <= time.monotonic() - began_s < 10
+
+
+def test_a_restarted_service_of_a_folder_is_found_at_its_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TOKEN, "a-token")
+    outputs = tmp_path / "outputs"
+    with run_service(outputs) as service:
+        service.sweeps.folder.write_address(service.address)
+        client = Client(output_dir=str(outputs))
+        client.submit(name="one")
+    with pytest.raises(ServiceError):  # Whoever has the port now gets no token.
+        client.list()
+    with run_service(outputs) as service:
+        service.sweeps.folder.write_address(service.address)
+        assert [sweep["name"] for sweep in client.list()] == ["one"]
+        assert client.address == service.address
+
+
 @pytest.mark.parametrize(
     "address", ["127.0.0.1:8288", "service", "ftp://service", "http://[::1", "http://127.0.0.1:99999"]
 )
@@ -181,12 +260,19 @@ def test_a_fault_of_the_service_is_marked_as_its_answer(service: Serviced, monke
 
 
 def test_a_database_that_restarts_is_an_outage_and_no_fault(service: Serviced, monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = itertools.cycle(
+        [
+            OperationalError("SELECT 1", {}, Exception("terminating connection due to administrator command")),
+            PoolTimeoutError("QueuePool limit of size 5 overflow 10 reached"),
+        ]
+    )
+
     def fail(*_: object) -> None:
-        raise OperationalError("SELECT 1", {}, Exception("terminating connection due to administrator command"))
+        raise next(errors)
 
     monkeypatch.setattr(service.sweeps.submissions, "_read_rows", fail)
     client = service.client
-    for request in (client.list, lambda: client.show("one"), lambda: client.stop("one"), lambda: client.submit()):
+    for request in 2 * (client.list, lambda: client.show("one"), lambda: client.stop("one"), lambda: client.submit()):
         with pytest.raises(UnavailableError) as error:
             request()
         assert error.value.exit_code == 75

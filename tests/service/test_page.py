@@ -159,6 +159,23 @@ def test_a_row_has_what_the_browser_filters_and_sorts_by(service: Serviced) -> N
     assert re.findall(r'data-label="(\w+)"[^>]*data-sort="([^"]+)"', page) == [("Done", "100"), ("Best", "30.0")]
 
 
+def test_a_list_is_filtered_without_scripts(service: Serviced) -> None:
+    for name, group in (("one", "g"), ("two", "g"), ("other", None)):
+        service.queue.add(name, [f"env={name}-env"], group)
+    service.client.stop("two")
+    session = service.log_in()
+
+    def list_rows(query: str) -> list[str]:
+        text = service.ask("GET", f"/?{query}", headers=session).text
+        assert "None yet" not in text
+        return re.findall(r'<th scope="row"><a href="/sweeps/(\w+)"', text)
+
+    assert list_rows("search=one") == ["one", "other", "two"], "a script filters the whole list"
+    assert list_rows("search=ENV+one&state=&group=&plain=true") == ["one"]
+    assert list_rows("search=&state=interrupted&group=g&plain=true") == ["two"]
+    assert list_rows("search=nothing&state=&group=&plain=true") == []
+
+
 def test_a_failed_sweep_has_no_progress_to_show(service: Serviced) -> None:
     service.queue.change(service.queue.add("s", []), state="failed", reason="every trial has failed", ended_s=1.0)
     write_sweep(service.sweeps.folder.sweeps / "s", 4, None, "failed")

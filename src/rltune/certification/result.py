@@ -289,7 +289,7 @@ class Certification:
 
     def summary(self) -> dict[str, Any]:
         """Return the certification as it is stored in ``summary.json``."""
-        content = {key: value for key, value in self.to_dict().items() if key != "configurations"}
+        content = asdict(replace(self, configurations=()))
         rows = zip(self.table(), self.configurations, strict=True)
         return content | {"configurations": [row | {"scores": configuration.scores} for row, configuration in rows]}
 

@@ -63,11 +63,12 @@ def list_sweeps(settings: ListConfig) -> Answer:
 
     sweeps = {submission["name"]: submission["sweep"] for submission in submissions if submission["sweep"]}
     if not is_remote(client, settings):
-        folders = [folder for folder in ref.list_folders()[::-1] if folder.name not in sweeps]
+        folders = ref.list_folders()[::-1]
         if settings.group is not None:  # A sweep that was not submitted has no group.
             names = {submission["name"] for submission in submissions}
             folders = [folder for folder in folders if folder.name in names]
-        sweeps |= {sweep["name"]: sweep for sweep in summarize_all(tables.read_sweeps(ref, folders[:most]))}
+        unread = [folder for folder in folders[:most] if folder.name not in sweeps]
+        sweeps |= {sweep["name"]: sweep for sweep in summarize_all(tables.read_sweeps(ref, unread))}
     rows = merge(sweeps, {submission["name"]: submission for submission in submissions})
     rows = sort_rows([row for row in rows if settings.state in (None, row["status"])], settings.sort)
     shown = rows[: settings.limit]

@@ -189,4 +189,6 @@ def logs(settings: LogsConfig) -> Answer:
     for part in raw:
         parts.append(clean_text(part.replace("\r\n", "\n").replace("\r", "\n")))  # An environment prints anything.
         print(parts[-1], end="", flush=True)
-    return Answer({**(client.show(settings.sweep) if client else description), "log": "".join(parts)})
+    if client:
+        description = client.read_patiently(client.show, settings.sweep)
+    return Answer({**description, "log": "".join(parts)})

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -171,16 +172,22 @@ def wait_for_start(settings: RequestConfig) -> dict[str, Any] | None:
     Returns:
         The description of the sweep, which has begun, or does not begin; None if it was not submitted.
     """
-    was_printed = False
+    seen_s = None  # When a service was last seen. One that restarts is waited for.
     is_named = settings.storage or settings.study.storage  # A sweep in a bucket or a database can be read here.
-    while submission := find_submission(settings):
+    read: Callable[[RequestConfig], dict[str, Any] | None] = find_submission
+    while submission := read(settings):
         has_begun = submission["state"] == "running" and not submission["starting"]
         is_waiting = submission["state"] in WAITING and not (has_begun and (submission["has_folder"] or is_named))
-        if not (submission["service"] and is_waiting):
+        if not is_waiting or not (submission["service"] or seen_s):
             return submission
-        if not was_printed:
+        from rltune.service.client import PATIENCE_S, read_patiently
+
+        if seen_s is None:
             print_submission(submission)
-            was_printed = True
+        elif not submission["service"] and time.monotonic() - seen_s > PATIENCE_S:
+            return submission
+        if submission["service"]:
+            seen_s, read = time.monotonic(), functools.partial(read_patiently, find_submission)
         time.sleep(POLL_S)
     return None
 
@@ -189,9 +196,9 @@ def watch_remote(sweep: RemoteSweep) -> Answer:
     """Print the state of a sweep of a remote service whenever it changes, until the sweep has ended, then its table."""
     from rltune.driver.requests.watching import EXIT_CODES
 
-    printed = None
+    client, printed = sweep.client, None
     while True:
-        submission = sweep.client.show(sweep.name)
+        submission = client.read_patiently(client.show, sweep.name)
         line = describe_submission(submission)
         if line != printed:
             print(line, flush=True)
@@ -202,8 +209,8 @@ def watch_remote(sweep: RemoteSweep) -> Answer:
     code = EXIT_CODES.get(submission["state"], EXIT_TRY_AGAIN)
     if not submission["sweep"]:
         return Answer({**submission, "exit_code": code}, exit_code=code)
-    result = {**sweep.client.result(sweep.name), "exit_code": code}
-    return Answer(result, lambda: print(sweep.client.table(sweep.name), end=""), code)
+    result = {**client.read_patiently(client.result, sweep.name), "exit_code": code}
+    return Answer(result, lambda: print(client.read_patiently(client.table, sweep.name), end=""), code)
 
 
 def print_submission(submission: Mapping[str, Any]) -> None:

@@ -19,6 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from rltune.config.criteria import NO_CRITERIA
 from rltune.errors import StudyError
 from rltune.formatting import spell_command
+from rltune.ledger.database import read_at_one_moment
 from rltune.ledger.lease import Fence
 from rltune.ledger.tables import REPORTS, REQUESTS, SWEEP_TRIALS, SWEEPS, TRIAL_DELIVERIES
 from rltune.records import ENQUEUE, TRIALS, CheckpointRecord, Report, TrialRecord, trial_dir_of
@@ -56,7 +57,7 @@ class TrialTable:
     """
 
     def __init__(self, fence: Fence, kind: str) -> None:
-        self._fence, self._engine, self._sweep_id, self.kind = fence, fence.engine, fence.sweep_id, kind
+        self._fence, self._sweep_id, self.kind = fence, fence.sweep_id, kind
         self.criteria = NO_CRITERIA
         self._of_kind = (SWEEP_TRIALS.c.sweep_id == self._sweep_id) & (SWEEP_TRIALS.c.kind == kind)
         self._row_ids: dict[int, int] = {}
@@ -306,13 +307,13 @@ class TrialTable:
         """
         condition = self._of_kind if numbers is None else self._of_kind & SWEEP_TRIALS.c.number.in_(list(numbers))
         trials = select(SWEEP_TRIALS.c.id, *COLUMNS).where(condition).order_by(SWEEP_TRIALS.c.number)
-        with self._engine.connect() as connection:
+        with read_at_one_moment(self._fence.engine) as connection:
             rows = connection.execute(trials).mappings().all()
             curves: dict[int, dict[int, float]] = {row["id"]: {} for row in rows}
             points = select(REPORTS.c.trial_id, REPORTS.c.nominal_steps, REPORTS.c.score)
             points = points.join(SWEEP_TRIALS).where(condition)
             for row_id, nominal_steps, score in connection.execute(points.order_by(REPORTS.c.id)):
-                curves.setdefault(row_id, {})[nominal_steps] = math.nan if score is None else score
+                curves[row_id][nominal_steps] = math.nan if score is None else score
             newest = read_newest_numbers(connection, condition)
             users = read_users(connection, [self._sweep_id])
         records = (
@@ -335,8 +336,10 @@ class TrialTable:
         """Read the sampler's state in each trial, by trial number, and its state in the study."""
         states = SWEEP_TRIALS.c.sampler_state
         by_trial = select(SWEEP_TRIALS.c.number, states).where(self._of_kind, states.is_not(None))
-        ((of_study,),) = self._fence.read(select(SWEEPS.c.sampler_state).where(SWEEPS.c.id == self._sweep_id))
-        return {row.number: row.sampler_state for row in self._fence.read(by_trial)}, of_study or {}
+        study = select(SWEEPS.c.sampler_state).where(SWEEPS.c.id == self._sweep_id)
+        with read_at_one_moment(self._fence.engine) as connection:
+            of_study = connection.execute(study).scalar_one()
+            return {row.number: row.sampler_state for row in connection.execute(by_trial)}, of_study or {}
 
     def read_curves(self) -> list[Report]:
         """Read the reports of all trials in their order of arrival, with the score as their only metric."""

@@ -1,7 +1,8 @@
 """Admit requests that check settings: a few at a time, in threads of their own, and only while their clients wait.
 
 A check is a process that imports a user's modules, so that many at once would take gigabytes of memory, and their
-requests all threads that respond to others. What a client has given up is not carried out: it would be sent again.
+requests all threads that respond to others. What a client has given up is not carried out: it would be sent again. Nor
+is what waits for too long, because proxies give up, too: the response says when to send it again.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from typing import TypeVar
 from anyio import CapacityLimiter, Semaphore, fail_after, from_thread, to_thread
 from fastapi import Request
 
-from rltune.errors import UnavailableError
+from rltune.service.checking import BusyError
 
 NUM_CHECKS = 4  # How many checks run at a time. Each takes some 150 MB of memory and one CPU for seconds.
-WAIT_S = 40.0  # A request waits this long for its turn.
+WAIT_S = 30.0  # A request waits this long for its turn; on a busy machine its check then takes many seconds.
 LIMIT_S = 55.0  # It is responded to within this time, before the client of rltune gives it up after 60 s.
 RECEIVE = "rltune.receive"  # The scope's key of the function by which the HTTP server says that a client is gone.
 Result = TypeVar("Result")
@@ -44,7 +45,7 @@ class Admission:
             arguments: Its other arguments.
 
         Raises:
-            UnavailableError: Too many other requests are being checked.
+            BusyError: Too many other requests are being checked.
         """
         deadline_s = time.monotonic() + LIMIT_S
 
@@ -55,10 +56,10 @@ class Admission:
             with fail_after(WAIT_S):
                 await self._turns.acquire()
         except TimeoutError:
-            raise UnavailableError(
+            raise BusyError(
                 "too many sweeps are submitted at the same time",
                 f"{self.num_checks} that are checked at a time",
-                "the same again in a minute",
+                "the same again",
             ) from None
         try:
             call = functools.partial(act, *arguments, is_wanted=is_wanted)

@@ -14,6 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse
 from fastapi.staticfiles import StaticFiles
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -49,6 +50,7 @@ from rltune.service.models import (
 )
 from rltune.service.submissions import STATES, UnknownSubmissionError
 from rltune.service.sweep_service import SweepService
+from rltune.views.description import describe
 from rltune.views.html import render_page
 from rltune.views.tables import show_sweep
 
@@ -106,7 +108,7 @@ def make_app(service: SweepService, access: Access, admission: Admission) -> Fas
     access.protect(app)
     app.middleware("http")(add_headers)
     app.add_middleware(prepare_request)
-    for kind in (RltuneError, RequestValidationError, HTTPException, DBAPIError):
+    for kind in (RltuneError, RequestValidationError, HTTPException, DBAPIError, PoolTimeoutError):
         app.add_exception_handler(kind, respond_to_error)
     return app
 
@@ -203,13 +205,15 @@ def make_router(service: SweepService, admission: Admission) -> APIRouter:
     @router.get("/sweeps/{name}/result", response_model=SweepResult, responses=declare(404, 409))
     def result(name: str) -> Response:
         """Return what ``rltune show json=true`` has of a sweep that has begun: how it ended, its winner and trials."""
-        return JSONResponse(service.descriptions.describe(service.submissions.get(name)))
+        service.submissions.get(name)
+        return JSONResponse(service.descriptions.compute(name, describe))
 
     @router.get("/sweeps/{name}/table", response_class=PlainTextResponse, responses=declare(404, 409))
     def table(name: str) -> str:
         """Return what ``rltune show`` prints of a sweep that has begun."""
+        service.submissions.get(name)
         text = io.StringIO()
-        show_sweep(service.descriptions.load_view(service.submissions.get(name)), text)
+        service.descriptions.compute(name, lambda view: show_sweep(view, text))
         return text.getvalue()
 
     @router.get("/sweeps/{name}/policy", response_class=Response, responses=declare(404, 409) | {200: ARCHIVE})
@@ -227,7 +231,8 @@ def make_router(service: SweepService, admission: Admission) -> APIRouter:
     @router.get("/sweeps/{name}/report", response_class=HTMLResponse, responses=declare(404, 409))
     def report(name: str) -> str:
         """Return the report of a sweep that has begun, as of now: one HTML page that needs no network."""
-        return render_page(service.descriptions.load_view(service.submissions.get(name)))
+        service.submissions.get(name)
+        return service.descriptions.compute(name, render_page)
 
     @router.get("/sweeps/{name}/logs", response_class=Response, responses=declare(404) | {200: LOG})
     def logs(name: str, start: int = 0) -> Response:
@@ -265,8 +270,7 @@ async def refuse_unknown_parameters(request: Request) -> None:
     Raises:
         ConfigError: Names the parameter.
     """
-    operation = request.app.openapi()["paths"][request.scope["route"].path][request.method.lower()]
-    allowed = [each["name"] for each in operation.get("parameters", ()) if each["in"] == "query"]
+    allowed = [parameter.alias for parameter in request.scope["route"].dependant.query_params]
     for name, value in request.query_params.items():
         if name not in allowed:
             raise ConfigError(name, value, ": no such query parameter", choices(name, allowed), TRY)
@@ -285,8 +289,9 @@ def respond_to_error(request: Request, error: Exception) -> Response:
         status, refusal = status_of(error), error
     elif isinstance(error, RequestValidationError):
         status, refusal = 422, explain_invalid(request, error)
-    elif isinstance(error, DBAPIError):
-        # It is the queue's: its server restarts, or the disk is full. Errors of ledgers are caught by their reader.
+    elif isinstance(error, DBAPIError | PoolTimeoutError):
+        # It is the queue's: its server restarts, or no connection is free meanwhile, or the disk is full. Errors of
+        # ledgers are caught by their reader.
         problem = f"the queue's database does not work at the moment: {describe_exception(error)}"
         status, refusal = 503, UnavailableError(problem, "a database that answers", "the same again in a minute")
         logger.warning("%s %s: %s", request.method, clean_text(path), problem)

@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -24,10 +24,11 @@ from rltune.config.settings_file import dump_settings
 from rltune.config.uris import SECRET_VARIABLES, refuse_secret, refuse_typed_secrets
 from rltune.config.validation import WITH_VARIABLES
 from rltune.envs.child import CallGivenUpError, Child, begin_child
-from rltune.errors import ConfigError, RltuneError
+from rltune.errors import ConfigError, RltuneError, UnavailableError
 from rltune.formatting import flatten_settings, format_number, spell_command, to_plain
 from rltune.secrets import remember
 
+RETRY_S = 5  # A request that was not carried out should be sent again after this time.
 LIMIT_S = 50.0  # The time limit of a check, less than the 60 s that clients wait for a response.
 RESERVED = {  # Settings that the service sets for each sweep, and the reasons why a submission may not contain them.
     "output_dir": "all its sweeps lie in one folder, that of the service",
@@ -38,6 +39,12 @@ _OVERRIDE = re.compile(r"(\+{0,2}[\w./@-]+=|~[\w./@-]+).*", re.DOTALL)
 # An interpolation that calls a function, such as ${oc.env:NAME}, also one whose name is interpolated itself.
 _CALL = re.compile(r"\$\{(?:[^{}:]|\$?\{[^{}]*\})*:")
 _VARIABLE = re.compile(r"\$\{oc\.env:(\w+)[^{}]*\}")  # The only one that a client may type.
+
+
+class BusyError(UnavailableError):
+    """A request was not carried out, because too many others are being checked or its client has given it up."""
+
+    headers: ClassVar[Mapping[str, str]] = {"Retry-After": str(RETRY_S)}
 
 
 @dataclass(frozen=True)
@@ -73,6 +80,7 @@ def run_in_child(
 
     Raises:
         RltuneError: The sweep cannot be run, or the check does not end in time.
+        BusyError: Nobody waits for the result any more.
     """
     request = {"check": f"{check.__module__}:{check.__qualname__}", "arguments": arguments}
     began = time.monotonic()
@@ -85,12 +93,23 @@ def run_in_child(
             is_given_up=lambda: time.monotonic() - began > limit_s or not is_wanted(),
         )
     except CallGivenUpError:
+        require_wanted(lambda: time.monotonic() - began > limit_s)  # Else the client has given up, or waited before.
         raise RltuneError(
             f"checking the settings took more than {time.monotonic() - began:.0f} s",
             "modules that are imported, and an environment that is reset and stepped, within seconds",
             TRY_ALONE,
         ) from None
     return CheckedSweep(**{**answer, "overrides": tuple(answer["overrides"])})
+
+
+def require_wanted(is_wanted: Callable[[], bool]) -> None:
+    """Refuse a request for whose response nobody waits any more, because the client is going to send it again.
+
+    Raises:
+        BusyError: Nobody waits for the response.
+    """
+    if not is_wanted():
+        raise BusyError("the request was given up", "a client that waits for a minute", "the same again")
 
 
 def call_check(check: str, arguments: Sequence[object]) -> dict[str, Any]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import time
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import requests
 
@@ -24,6 +25,10 @@ CONNECT_S = 10.0  # The time-out of a connection; behind a firewall an address m
 MARK = "X-Rltune"
 TOKEN_FIX = "the token that the service printed when it started", f"export {TOKEN}=..."
 INTERVAL_S = 1.0  # The polling interval of methods that wait for a sweep.
+# How long a service is waited for that restarts, perhaps with its machine, or that has too many submissions to check.
+PATIENCE_S = 300.0
+LONGEST_PAUSE_S = 10.0  # Between two requests to a service that does not answer.
+RETRY = "Retry-After"  # The header of a refusal after which nothing was changed, with the seconds until a second try.
 WAITING = ("queued", "running")
 # The error classes by HTTP status; any other status raises a ConfigError.
 REFUSALS: Mapping[int, type[RltuneError]] = {
@@ -33,6 +38,9 @@ REFUSALS: Mapping[int, type[RltuneError]] = {
     503: UnavailableError,
 }
 
+logger = logging.getLogger(__name__)
+Answer = TypeVar("Answer")
+
 
 class ServiceError(UnavailableError):
     """The service cannot be reached."""
@@ -40,6 +48,35 @@ class ServiceError(UnavailableError):
 
 class TokenError(ConfigError):
     """The service has refused the token."""
+
+
+def read_patiently(read: Callable[..., Answer], *arguments: Any, limit_s: float | None = None) -> Answer:
+    """Call a function that reads from a service, and again with a back-off while the service is unavailable.
+
+    While a service restarts, nobody answers, or a proxy does in its place. While the database of its queue restarts,
+    the service answers that it is unavailable.
+
+    Args:
+        read: The function.
+        arguments: Its arguments.
+        limit_s: How long the service is waited for; None is `PATIENCE_S`.
+
+    Raises:
+        UnavailableError: It has not become available in time.
+    """
+    limit_s = PATIENCE_S if limit_s is None else limit_s
+    began_s, pause_s = time.monotonic(), INTERVAL_S
+    while True:
+        try:
+            return read(*arguments)
+        except UnavailableError as error:
+            left_s = began_s + limit_s - time.monotonic()
+            if left_s <= 0:
+                raise
+            if pause_s == INTERVAL_S:
+                logger.warning("%s; waiting for it for up to %.0f s", error.what, left_s)
+        time.sleep(min(pause_s, left_s))
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 
 class Client:
@@ -62,15 +99,11 @@ class Client:
             allowed = "http://host:port, or None for the service that runs over output_dir"
             raise ConfigError("address", address, "is no address", allowed, "http://127.0.0.1:8288")
         folder = ServiceFolder(output_dir)
-        local_address = folder.read_address()
-        chosen_address = address or os.environ.get(ADDRESS) or local_address
-        if chosen_address is None:
-            raise ServiceError(
-                f"no service runs for {folder.sweeps}",
-                f"a service that runs there, or service.address=http://host:port, or {ADDRESS}",
-                spell_command("serve"),
-            )
-        self.address = chosen_address.rstrip("/")
+        local_address, named_address = folder.read_address(), address or os.environ.get(ADDRESS)
+        # A service that was found by its folder may have another address after a restart.
+        self._folder = None if named_address else folder
+        self.address = (named_address or _require_address(folder)).rstrip("/")
+        self._has_answered = False
         self._session = requests.Session()
         # requests must not take a login from .netrc instead of the token, nor use a proxy, which cannot reach
         # localhost.
@@ -104,6 +137,8 @@ class Client:
             name: The sweep's name; None has one made.
             group: A name that is shared by sweeps which belong together.
             settings: As keywords, nested ones as mappings: ``budget={"trials": 8}``.
+
+        While the service has too many submissions to check, it is asked again for `PATIENCE_S`.
 
         Returns:
             The description of the sweep, as `show` returns it.
@@ -202,12 +237,13 @@ class Client:
 
         Args:
             name: The sweep.
-            follow: Whether to wait for more until the sweep has ended.
+            follow: Whether to wait for more until the sweep has ended, and for a service that restarts.
         """
-        start = 0
+        start, limit_s = 0, None if follow else 0.0
         while True:
-            is_last = not follow or self.show(name)["state"] not in WAITING
-            response = self._send("GET", f"sweeps/{name}/logs", params={"start": start})
+            is_last = not follow or self.read_patiently(self.show, name)["state"] not in WAITING
+            parameters = {"start": start}
+            response = self.read_patiently(self._send, "GET", f"sweeps/{name}/logs", None, parameters, limit_s=limit_s)
             start = int(response.headers["X-Next"])
             if response.text:
                 yield response.text
@@ -217,7 +253,7 @@ class Client:
                 time.sleep(INTERVAL_S)
 
     def wait(self, *names: str, timeout_s: float | None = None) -> Sequence[dict[str, Any]]:
-        """Wait until the given sweeps have ended.
+        """Wait until the given sweeps have ended, and for a service that restarts meanwhile.
 
         Args:
             names: The sweeps.
@@ -228,17 +264,33 @@ class Client:
 
         Raises:
             TimeoutError: A sweep has not ended by then.
+            ServiceError: The service has not answered for `PATIENCE_S`.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while True:
-            by_name = {sweep["name"]: sweep for sweep in self.list()}
-            sweeps = [by_name[name] if name in by_name else self.show(name) for name in names]
-            unfinished = [sweep["name"] for sweep in sweeps if sweep["state"] in WAITING]
-            if not unfinished:
-                return sweeps
+        sweeps = [self.read_patiently(self.show, name) for name in names]
+        while unfinished := [sweep["name"] for sweep in sweeps if sweep["state"] in WAITING]:
             if deadline is not None and time.monotonic() > deadline:
                 raise TimeoutError(f"{', '.join(unfinished)}: not ended")
             time.sleep(INTERVAL_S)
+            # The list of those that wait or run is read quickly, however many others have ended.
+            waiting = {sweep["name"]: sweep for sweep in self.read_patiently(self.list, None, None, 0, WAITING)}
+            sweeps = [waiting.get(name) or self.read_patiently(self.show, name) for name in names]
+        return sweeps
+
+    def read_patiently(self, read: Callable[..., Answer], *arguments: Any, limit_s: float | None = None) -> Answer:
+        """Call a method that only reads, and again with a back-off while a service that has answered before restarts.
+
+        The first request of a client does not wait, so that a wrong address is reported at once.
+
+        Args:
+            read: The method.
+            arguments: Its arguments.
+            limit_s: How long the service is waited for; None is `PATIENCE_S`.
+
+        Raises:
+            UnavailableError: It has not become available in time.
+        """
+        return read_patiently(read, *arguments, limit_s=limit_s if self._has_answered else 0.0)
 
     def _act(self, verb: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         return dict(self._send("POST", f"sweeps/{name}/{verb}", dict(arguments)).json())
@@ -246,6 +298,20 @@ class Client:
     def _send(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, params: Mapping[str, Any] | None = None
     ) -> requests.Response:
+        deadline_s = time.monotonic() + PATIENCE_S
+        while True:
+            response = self._send_once(method, path, body, params)
+            if response.ok:
+                return response
+            if response.status_code != 503 or RETRY not in response.headers or time.monotonic() > deadline_s:
+                raise REFUSALS.get(response.status_code, ConfigError).from_dict(response.json())
+            time.sleep(float(response.headers[RETRY]))
+
+    def _send_once(
+        self, method: str, path: str, body: Mapping[str, Any] | None, params: Mapping[str, Any] | None
+    ) -> requests.Response:
+        if self._folder:
+            self.address = _require_address(self._folder)
         try:
             response = self._session.request(
                 method,
@@ -277,8 +343,7 @@ class Client:
                 "the address that the service printed, and a proxy that lets requests with its token in",
                 f"export {ADDRESS}=http://host:port",
             )
-        if response.ok:
-            return response
+        self._has_answered = True
         if response.status_code == 401:
             has_token = "Authorization" in self._session.headers
             raise TokenError(
@@ -287,4 +352,19 @@ class Client:
                 f": {self.address} {'does not accept this token' if has_token else 'needs a token, and it is not set'}",
                 *TOKEN_FIX,
             )
-        raise REFUSALS.get(response.status_code, ConfigError).from_dict(response.json())
+        return response
+
+
+def _require_address(folder: ServiceFolder) -> str:
+    """Return the address of the service that runs over a folder.
+
+    Raises:
+        ServiceError: None runs there, or on another host.
+    """
+    if address := folder.read_address():
+        return address
+    raise ServiceError(
+        f"no service runs for {folder.sweeps}",
+        f"a service that runs there, or service.address=http://host:port, or {ADDRESS}",
+        spell_command("serve"),
+    )

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import psutil
 
@@ -20,20 +20,25 @@ from rltune.errors import StudyError
 from rltune.formatting import first_line
 from rltune.ledger.lease import DriverRecord
 from rltune.ledger.sweep_folder import SETTINGS
-from rltune.service.documents import SweepSummary
 from rltune.service.folder import ServiceFolder
-from rltune.service.models import EventDescription, SweepDescription
 from rltune.service.submissions import INTERRUPTED, QUEUED, RUNNING, STATES, Event, Submission, Submissions
-from rltune.views.comparison import Comparison, compare_sweeps
+from rltune.views.comparison import Comparison, compare_views
 from rltune.views.curves import draw_curves, draw_slices
-from rltune.views.description import describe, summarize
+from rltune.views.description import summarize
 from rltune.views.html import FOLDER, PAGE
 from rltune.views.page import describe_sweep, list_searched
-from rltune.views.sweep_reader import SweepReader
+from rltune.views.sweep_reader import SweepReader, explain_damage
 from rltune.views.sweep_view import SweepView
+
+if TYPE_CHECKING:  # Pydantic is slow to import, and the command `list` needs nothing of it.
+    from rltune.service.documents import SweepSummary
+    from rltune.service.models import EventDescription, SweepDescription
 
 CPU_INTERVAL_S = 0.1  # CPU usage is measured over this time.
 ANSWER_S = 2.0  # A ledger that has not answered by then is shown as it was.
+# Who wants all of a sweep waits this long for the first reading of its ledger, which takes seconds for many reports.
+FIRST_S = 30.0
+Result = TypeVar("Result")
 
 
 class SweepDescriptions:
@@ -130,16 +135,18 @@ class SweepDescriptions:
         """Summarize a view, unless it is the same as the last time; a sweep that starts is running."""
         cached = self._summaries.get(view.name)
         if cached is None or cached[0] is not view:
-            cached = self._summaries[view.name] = view, cast(SweepSummary, summarize(view))
+            cached = self._summaries[view.name] = view, cast("SweepSummary", summarize(view))
         return {**cached[1], "status": RUNNING} if is_starting else cached[1]
 
     def compare(self, names: Sequence[str]) -> Comparison:
         """Compare the winners of sweeps with that of the first.
 
         Raises:
-            StudyError: As for `compare_sweeps`.
+            StudyError: As for `compare_views` and `load_view`.
         """
-        return compare_sweeps([self._folder.sweeps / name for name in names])
+        views = [self.load_view(name) for name in names]
+        with explain_damage(", ".join(names)):
+            return compare_views(views)
 
     def show(self, submissions: Submissions, name: str) -> dict[str, Any]:
         """Describe one sweep for its page, all of it from one reading of its ledger.
@@ -153,45 +160,59 @@ class SweepDescriptions:
             UnknownSubmissionError: There is no submission of this name.
         """
         submission = submissions.get(name)
-        result = self._read(submission)
-        view = result if isinstance(result, SweepView) and result.settings else None
+        result = self._read(name)
+        parts: dict[str, Any] = {"view": None, "sections": {}, "curves": (), "slices": (), "parameters": ()}
+        try:
+            if isinstance(result, SweepView) and result.settings:
+                with explain_damage(name):
+                    parts = draw_parts(result)
+        except StudyError as error:
+            result = error
+        view = parts["view"]
         waiting = [other.name for other in submissions.list(QUEUED)]
         events = submissions.list_events([submission.id])[submission.id]
         return {
             "sweep": self._describe(submission, events, waiting, result),
             "load": describe_load(view.snapshot.lease.driver if view else None),
-            "view": view,
-            "sections": {section.name: section for section in describe_sweep(view, view.outcome, is_wide=True)}
-            if view
-            else {},
-            "curves": draw_curves(view) if view else (),
-            "slices": draw_slices(view) if view else (),
-            "parameters": list_searched(view) if view else (),
+            **parts,
         }
 
-    def describe(self, submission: Submission) -> dict[str, Any]:
-        """Return what ``rltune show json=true`` has of a sweep.
+    def compute(self, name: str, function: Callable[[SweepView], Result]) -> Result:
+        """Return what a function of a sweep's view makes, such as its result or its report.
 
         Raises:
-            StudyError: As for `load_view`.
+            StudyError: As for `load_view`, or the ledger is damaged.
         """
-        return describe(self.load_view(submission))
+        view = self.load_view(name)
+        with explain_damage(name):
+            return function(view)
 
-    def load_view(self, submission: Submission) -> SweepView:
-        """Return the view of a sweep for its report and its result.
+    def load_view(self, name: str) -> SweepView:
+        """Return the view of a sweep, after its first reading however long that takes within `FIRST_S`.
 
         Raises:
             StudyError: The ledger cannot be read, or no driver has begun the sweep yet.
         """
-        view = self._read(submission)
+        view = self._read(name, FIRST_S)
         if isinstance(view, StudyError):
             raise view
         view.require_settings()
         return view
 
-    def _read(self, submission: Submission) -> SweepView | StudyError:
-        folder = self._folder.sweeps / submission.name
-        return self._reader.read([folder])[folder]
+    def _read(self, name: str, first_s: float = 0.0) -> SweepView | StudyError:
+        folder = self._folder.sweeps / name
+        return self._reader.read([folder], first_s)[folder]
+
+
+def draw_parts(view: SweepView) -> dict[str, Any]:
+    """Describe and draw a sweep for its page; see `SweepDescriptions.show`."""
+    return {
+        "view": view,
+        "sections": {section.name: section for section in describe_sweep(view, view.outcome, is_wide=True)},
+        "curves": draw_curves(view),
+        "slices": draw_slices(view),
+        "parameters": list_searched(view),
+    }
 
 
 def describe_event(event: Event) -> EventDescription:

@@ -22,6 +22,7 @@ from rltune.service.access import LOGGED_IN, Access
 from rltune.service.admission import Admission
 from rltune.service.checking import describe_cost
 from rltune.service.descriptions import has_report
+from rltune.service.models import SweepDescription
 from rltune.service.submissions import COMPLETE, ENDED, RUNNING, STATES
 from rltune.service.sweep_service import VERBS, SweepService
 from rltune.views.comparison import EXPLAINED
@@ -101,9 +102,19 @@ class Page:
         content = self._templates.get_template(template).render(**defaults | {"ended": ENDED} | values)
         return HTMLResponse(content, status if error else 200)
 
-    def show_list(self, part: bool = False) -> Response:
-        """Show the list of all sweeps."""
-        return self._render("list.html", sweeps=self._service.list(), states=STATES, part=part, here="list")
+    def show_list(
+        self, part: bool = False, plain: bool = False, search: str = "", state: str = "", group: str = ""
+    ) -> Response:
+        """Show the list of all sweeps; the page's script filters it, or this does for a browser without scripts."""
+        chosen, words = ([state] if plain and state else STATES), search.lower().split() if plain else []
+
+        def matches(sweep: SweepDescription) -> bool:
+            text = " ".join([sweep["name"], sweep["reason"] or "", *sweep["overrides"]]).lower()
+            return all(word in text for word in words)
+
+        listed = self._service.list(group if plain and group else None, states=chosen)
+        sweeps = [sweep for sweep in listed if matches(sweep)]
+        return self._render("list.html", sweeps=sweeps, states=STATES, part=part, plain=plain, here="list")
 
     def show_sweep(self, name: str, part: bool = False) -> Response:
         """Show the page of one sweep."""
@@ -145,7 +156,7 @@ class Page:
         submission, folder = self._service.submissions.get(name), self._service.folder.sweeps / name
         headers = {"Content-Security-Policy": REPORT_POLICY}
         if file == PAGE and (submission.state == RUNNING or not has_report(folder)):
-            return HTMLResponse(render_page(self._service.descriptions.load_view(submission)), headers=headers)
+            return HTMLResponse(self._service.descriptions.compute(name, render_page), headers=headers)
         if file not in {path.name for path in folder.joinpath(FOLDER).glob("[!.]*")}:
             raise RltuneError(f"{file}: the report has no such file", PAGE, f"/sweeps/{name}")
         return FileResponse(folder / FOLDER / file, headers=headers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import shlex
 import socket
@@ -84,6 +85,9 @@ def serve(
         admission = Admission()
         app = make_app(service, access, admission)
         Page(service, access, admission).add_to(app)
+        # A collection of all objects stops every thread, so it leaves out the many that the imports have made.
+        gc.collect()
+        gc.freeze()
         server = _Server(configure_server(app, timeout_graceful_shutdown=3), dispatcher, folder)
         server.run(sockets=[listening])
     return server.signal

@@ -6,6 +6,7 @@ later ends as ``refused``.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 import zipfile
@@ -17,17 +18,18 @@ from omegaconf import OmegaConf
 
 from rltune.compose.composing import change_settings
 from rltune.driver.requests.actions import enqueue_configuration, request_retry
-from rltune.errors import ConfigError, StudyError, UnavailableError
+from rltune.errors import ConfigError, StudyError
 from rltune.formatting import spell_command
 from rltune.ledger.sweep_ref import SweepRef
 from rltune.policies.uri import Source, locate_policy
-from rltune.service.checking import CheckedSweep, check_change, check_submission, run_in_child
+from rltune.service.checking import CheckedSweep, check_change, check_submission, require_wanted, run_in_child
 from rltune.service.descriptions import SweepDescriptions
 from rltune.service.dispatcher import Dispatcher
 from rltune.service.folder import ServiceFolder
 from rltune.service.models import CheckDescription, SweepDescription
 from rltune.service.submissions import COMPLETE, ENDED, GROUP, STATES, Submission, Submissions
 from rltune.views.comparison import Comparison
+from rltune.views.sweep_reader import explain_damage
 
 VERBS = ("stop", "resume", "retry", "enqueue")
 
@@ -65,7 +67,7 @@ class SweepService:
             allowed = "letters, digits, - _ . (255 characters at most)"
             raise ConfigError("group", group, "is no name", allowed, "group=first-try")
         checked = self.check(overrides, name, is_wanted)
-        _require_client(is_wanted)
+        require_wanted(is_wanted)
         self.submissions.add(checked.name, checked.overrides, group, checked.settings)
         self.dispatcher.wake()
         return self.show(checked.name)
@@ -145,7 +147,7 @@ class SweepService:
         if overrides and submission.state in ENDED:
             output_dir = str(self.folder.sweeps)
             settings = self.run_check(check_change, overrides, output_dir, settings, is_wanted=is_wanted).settings
-        _require_client(is_wanted)
+        require_wanted(is_wanted)
         self.dispatcher.resume(submission, overrides, settings)
         return self.show(name)
 
@@ -201,7 +203,10 @@ class SweepService:
         uri = f"sweep:{name}" if trial is None else f"sweep:{name}/{trial}"
         source = Source(uri, SweepRef(name, self.folder.sweeps))
         # Files from a bucket or a container may be dated 1970, and ZIP begins in 1980.
-        with locate_policy(source) as folder, zipfile.ZipFile(archive, "w", strict_timestamps=False) as packed:
+        with contextlib.ExitStack() as stack:
+            with explain_damage(name):
+                folder = stack.enter_context(locate_policy(source))
+            packed = stack.enter_context(zipfile.ZipFile(archive, "w", strict_timestamps=False))
             for file in sorted(folder.rglob("*")):
                 packed.write(file, file.relative_to(folder))
         return archive.getvalue()
@@ -227,13 +232,3 @@ class SweepService:
         if submission.state in ENDED:
             changed = change_settings(submission.settings, overrides)
             self.dispatcher.resume(submission, overrides, OmegaConf.to_yaml(changed))
-
-
-def _require_client(is_wanted: Callable[[], bool]) -> None:
-    """Refuse a request that its client has given up, because the client is going to send it again.
-
-    Raises:
-        UnavailableError: Nobody waits for the response.
-    """
-    if not is_wanted():
-        raise UnavailableError("the request was given up", "a client that waits for a minute", "the same again")

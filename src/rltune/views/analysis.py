@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ from rltune.views.sweep_view import SweepView, TrialSnapshot
 
 if TYPE_CHECKING:
     import optuna
+
+MAX_DRAWN = sys.float_info.max / 2  # A float can hold the range of scores up to this size; larger ones are drawn there.
 
 
 def build_space(view: SweepView) -> Space:
@@ -77,8 +80,8 @@ def build_optuna_study(space: Space, trials: Sequence[TrialSnapshot], direction:
                 distributions[dimension.name] = make(min(ends), max(ends), log=is_log)
             elif label in raw:
                 params[label], distributions[label] = raw[label], searched[label]
-        created = optuna.trial.create_trial(params=params, distributions=distributions, value=trial.score)
-        study.add_trial(created)
+        score = None if trial.score is None else max(-MAX_DRAWN, min(trial.score, MAX_DRAWN))
+        study.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=score))
     return study
 
 

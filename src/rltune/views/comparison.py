@@ -189,7 +189,11 @@ def compare_sweeps(
     if not sweeps:
         raise StudyError("names no sweep", "two or more sweeps", spell_command("list"), key="sweeps", value=[])
     folders = [SweepRef.of(sweep, output_dir, storage).folder("sweeps") for sweep in sweeps]
-    compared = [load_view(folder, ledger_url) for folder in folders]
+    return compare_views([load_view(folder, ledger_url) for folder in folders])
+
+
+def compare_views(compared: Sequence[SweepView]) -> Comparison:
+    """Compare the winners of sweeps that have been read; see `compare_sweeps`."""
     allowed = "sweeps on one environment: the same env.id, env.kwargs and env.wrappers, with certify.env or score.env"
     _require_equal(compared, "is on", "on ", [_describe_env(view) for view in compared], allowed)
     objectives = [_describe_objective(view) for view in compared]

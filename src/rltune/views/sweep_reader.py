@@ -27,7 +27,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from rltune.background import start_in_thread
 from rltune.config.settings_file import read_identity
-from rltune.errors import StudyError, StudyUnavailableError, describe_exception
+from rltune.errors import RltuneError, StudyError, StudyUnavailableError, describe_exception
 from rltune.formatting import spell_command
 from rltune.ledger.database import connect_ledger, file_of, make_storage_error
 from rltune.ledger.ledger import Ledger, find_sweeps
@@ -60,11 +60,13 @@ class SweepReader:
         self._reads: dict[str, Future[Results]] = {}  # The last read of each database.
         self._silent: dict[str, float] = {}  # The databases that do not answer, and since when.
 
-    def read(self, folders: Iterable[Path]) -> Results:
+    def read(self, folders: Iterable[Path], first_s: float = 0.0) -> Results:
         """Read the views of the sweeps in these folders; one that cannot be read gives its error.
 
         Args:
             folders: The sweeps' folders.
+            first_s: How long the call waits at least for a ledger of which there is no earlier view, unless it has
+                been silent for as long.
 
         Returns:
             The view of each folder's sweep, or why it cannot be read. If nothing has changed, it is the object of the
@@ -87,7 +89,7 @@ class SweepReader:
                 by_url[url][folder] = row[0], row[1]
         urls = [*by_url]
         for first in range(0, len(urls), MAX_READS):
-            results |= self._read_databases({url: by_url[url] for url in urls[first : first + MAX_READS]})
+            results |= self._read_databases({url: by_url[url] for url in urls[first : first + MAX_READS]}, first_s)
         return {folder: results[folder] for folder in chosen}
 
     def _locate(self, folder: Path) -> tuple[str, str | None, str | None]:
@@ -105,15 +107,19 @@ class SweepReader:
         has_died = view.status == "running" and view.snapshot.lease.is_abandoned()
         return None if has_died else view
 
-    def _read_databases(self, by_url: Mapping[str, _Names]) -> Results:
+    def _read_databases(self, by_url: Mapping[str, _Names], first_s: float) -> Results:
         """Read several databases at once, and wait for none of them longer than for the others.
 
         Args:
             by_url: The sweeps in each database.
+            first_s: As for `read`.
         """
         reads = {url: self._begin_read(url, names) for url, names in by_url.items()}
         wait([read for url, read in reads.items() if url not in self._silent], self._answer_s)
         wait(reads.values(), SILENT_S)
+        now_s = time.time()
+        unread = [url for url, names in by_url.items() if not names.keys() <= self._views.keys()]
+        wait([reads[url] for url in unread if now_s - self._silent.get(url, now_s) < first_s], first_s)
         results: Results = {}
         for url, read in reads.items():
             if not read.done():
@@ -220,21 +226,31 @@ def _keep_error(folder: object) -> Iterator[list[StudyError]]:
     """Catch what is wrong with one sweep's ledger, and put it into a list; errors of its database are raised."""
     errors: list[StudyError] = []
     try:
-        yield errors
+        with explain_damage(Path(str(folder)).name):
+            yield errors
     except StudyError as error:
         errors.append(error)
-    except SQLAlchemyError:
+
+
+@contextlib.contextmanager
+def explain_damage(name: str) -> Iterator[None]:
+    """Raise a `StudyError` if a sweep cannot be read or described because of the values in its ledger.
+
+    Args:
+        name: The sweep.
+    """
+    try:
+        yield
+    except (RltuneError, SQLAlchemyError):
         raise
     except Exception as error:  # Text that is no JSON, another type, a key that is missing: anything may be damaged.
-        errors.append(
-            StudyError(
-                f"its ledger has values that rltune did not write: {describe_exception(error)}",
-                "a ledger as rltune wrote it",
-                "restore the sweep's folder from a copy, or remove it",
-                key="sweep",
-                value=Path(str(folder)).name,
-            )
-        )
+        raise StudyError(
+            f"its ledger has values that rltune did not write, or cannot describe: {describe_exception(error)}",
+            "a ledger as rltune wrote it",
+            "restore the sweep's folder from a copy, or remove it",
+            key="sweep",
+            value=name,
+        ) from error
 
 
 def _check(view: SweepView) -> SweepView:

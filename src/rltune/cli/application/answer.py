@@ -18,7 +18,6 @@ from typing import Any, NoReturn, TextIO
 
 from yaml import MarkedYAMLError
 
-from rltune.config.versions import refuse_other_versions
 from rltune.errors import CONTROLS, ConfigError, RltuneError, UnexpectedError
 from rltune.formatting import to_plain
 
@@ -122,6 +121,8 @@ def explain_crash(error: Exception) -> RltuneError:
     if isinstance(error, MarkedYAMLError) and (mark := error.problem_mark):
         place = f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}"
         return RltuneError(f"{place}: {error.problem}", "a file in YAML", f"correct line {mark.line + 1} of the file")
+    from rltune.config.versions import refuse_other_versions  # What it imports takes a tenth of a second.
+
     try:
         refuse_other_versions()
     except ConfigError as refusal:
