@@ -156,7 +156,7 @@ def check_envs(spec: EnvSpec, corners: Corners) -> EnvFacts:
     """
     facts = check_env(spec)
     built = [(spec.kwargs, spec.wrappers)]
-    limits, notes = [facts.time_limit], list(facts.notes)
+    limits, notes, shortest = [facts.time_limit], list(facts.notes), facts
     for values, corner in corners:
         (name, value), *others = values.items()
         place = f"with {format_params(dict(others))}: " if others else ": "
@@ -184,9 +184,11 @@ def check_envs(spec: EnvSpec, corners: Corners) -> EnvFacts:
                     f"~space.{name}; {spell_command('run -m ')}{name.removeprefix('train_')}=... runs a sweep for each",
                 )
         limits.append(there.time_limit)
+        shortest = min(shortest, there, key=lambda each: (not each.episode_is_over, each.episode_steps))
         notes += [f"with {format_params(values)}: {note}" for note in there.notes if note not in facts.notes]
     limit = None if None in limits else max(filter(None, limits))
-    return replace(facts, time_limit=limit, notes=tuple(dict.fromkeys(notes)))
+    episode = {name: getattr(shortest, name) for name in ("episode_steps", "episode_is_over")}
+    return replace(facts, time_limit=limit, notes=tuple(dict.fromkeys(notes)), **episode)
 
 
 def check_env(spec: EnvSpec) -> EnvFacts:
@@ -235,7 +237,8 @@ def check_env(spec: EnvSpec) -> EnvFacts:
                 suggest_array(spec) or "env.wrappers=[]",
             ) from None
         check_normalising(env, spec)
-        mask, notes = check_first_steps(env, spec)
+        episode = check_first_steps(env, spec)
+        mask = episode.mask
         layout = find_layout(spaces[0], replace(spec, action_mask=mask.to_dict() if mask else OFF))
         leaves = [leaf for leaf in layout.leaves if leaf.kind != MASK]
         seen = [] if Layout(leaves).is_row else [describe_leaf(leaf) for leaf in leaves]
@@ -244,8 +247,17 @@ def check_env(spec: EnvSpec) -> EnvFacts:
         with call_guest("close"):
             close_env(env)
         raise
-    notes = [*seen, *notes, *_list_native_notes(env, spec), *check_close(env)]
-    return EnvFacts(*spaces, find_time_limit(env), mask, metadata, notes=tuple(notes), sources=sources)
+    notes = [*seen, *episode.notes, *_list_native_notes(env, spec), *check_close(env)]
+    return EnvFacts(
+        *spaces,
+        find_time_limit(env),
+        mask,
+        metadata,
+        notes=tuple(notes),
+        sources=sources,
+        episode_steps=episode.steps,
+        episode_is_over=episode.is_over,
+    )
 
 
 def check_close(env: Any) -> list[str]:
