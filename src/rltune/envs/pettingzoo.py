@@ -32,6 +32,7 @@ from rltune.envs.first_steps import (
 from rltune.envs.guest import call_guest, import_guest
 from rltune.envs.inspection import digest_sources
 from rltune.envs.masks import KEY, OFF, OFF_FIX, SETTING, MaskReader, MaskSource, find_mask_of_agent
+from rltune.envs.missing import suggest_installation
 from rltune.envs.observations import find_network_spaces
 from rltune.envs.rllib_agents import SIMULTANEOUS, TURNS_FIX, RLlibAgents, is_rllib_class
 from rltune.envs.spaces import (
@@ -128,6 +129,8 @@ def _import_module(name: str, env_id: str) -> Any:
         package = name.partition(".")[0]
         lacks_extra = getattr(error, "name", None) in EXTRAS or package in EXTRAS
         advice = f"put {package}.py, or the folder {package}, into this folder, or install its package"
+        if isinstance(error, ModuleNotFoundError) and error.name and not name.startswith(error.name):
+            advice = suggest_installation(error)
         raise ConfigError(
             "env.id",
             env_id,
@@ -365,7 +368,7 @@ def check_agents(spec: EnvSpec) -> EnvFacts:
         for agent, mask in masks.items():
             if mask is not None:
                 notes.setdefault("mask", describe_mask(mask, agent))
-        for agent in first.keys() & again.keys():
+        for agent in filter(again.__contains__, first):
             if difference := find_difference(spaces[agent][0], first[agent], again[agent], f" of {agent}"):
                 notes.setdefault("seed", describe_unseeded(spec.id, f"two resets with seed 0 differ, {difference}"))
         metadata, sources = select_json(getattr(env, "metadata", None) or {}), digest_sources(env)

@@ -118,8 +118,8 @@ def _make_reward_error(reward: Any) -> RewardError:
         weights = spell(dict.fromkeys(reward, 1) if isinstance(reward, Mapping) else [1] * count)
         more = f", kwargs: {{weights: {weights}}}" if count <= MAX_WEIGHTS else ""
         fix = (
-            f"'env.wrappers=[{{entry_point: \"{SUMMED_REWARD}\"{more}}}]' sums them with these weights; if they belong to "
-            "the agents of a pettingzoo.ParallelEnv, env=pettingzoo"
+            f"'env.wrappers=[{{entry_point: \"{SUMMED_REWARD}\"{more}}}]' sums them with these weights; if they belong "
+            "to the agents of a pettingzoo.ParallelEnv, env=pettingzoo"
         )
     return RewardError(f"the reward is {what}", "one finite number for each step", fix)
 

@@ -24,6 +24,7 @@ from rltune.envs.ids import find_class, find_meant, list_classes, list_ids, make
 from rltune.envs.inspection import check_normalising, digest_sources, find_time_limit
 from rltune.envs.layout import MASK, Layout
 from rltune.envs.masks import OFF
+from rltune.envs.missing import suggest_installation
 from rltune.envs.objective import make_score
 from rltune.envs.observations import describe_leaf, find_layout, find_network_spaces
 from rltune.envs.pettingzoo import check_agents
@@ -122,7 +123,7 @@ def refuse_program(spec: EnvSpec) -> None:
 
 def _remind(env_id: str, stall_s: float, call: str, elapsed_s: float) -> None:
     """Print what a slow check waits for."""
-    what = f"{call} has taken {elapsed_s:.0f} s" if call else "its process starts"
+    what = f"{call} has taken {elapsed_s:.0f} s" if elapsed_s >= 1 else f"at {call}" if call else "its process starts"
     print(f"checking {env_id}: {what}; failures.stall_s={stall_s:g} limits each call", flush=True)
 
 
@@ -368,7 +369,7 @@ def _explain_failed_make(spec: EnvSpec, exception: Exception, fault: GuestError)
             spec.id,
             f"needs a package: {error}",
             "the packages that the environment imports, installed",
-            f"pip install the package that has the module {error.name}",
+            suggest_installation(error),
         ) from None
     except Exception as error:
         is_registered = spec.id.rpartition(":")[2] in gymnasium.registry
