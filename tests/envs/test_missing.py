@@ -14,7 +14,8 @@ pytestmark = pytest.mark.fast
 
 FILES = {
     "grid_game/__init__.py": "import os\nimport numpy\nfrom grid_game.world import World\nimport absent_late\n",
-    "grid_game/world.py": "from . import parts\nfrom .rules import Rules\nimport absent_first.core\nimport cv2_absent\n",
+    "grid_game/world.py": "from . import parts\nfrom .rules import Rules\n"
+    "import absent_first.core\nimport cv2_absent\n",
     "grid_game/parts/__init__.py": "import json\nfrom absent_deep import thing\n",
     "grid_game/rules.py": "try:\n    import absent_optional\nexcept ImportError:\n    pass\nclass Rules: pass\n"
     "def draw():\n    import absent_inside\n",
