@@ -748,7 +748,8 @@ def _describe_late_episodes(config: RunConfig, facts: EnvFacts, row: Capabilitie
             f"a budget of several episodes; the {num_envs} copies of a trial share it",
             f"{limit}, or budget.env_steps={10 * num_envs * facts.episode_steps}",
         )
-    if not facts.episode_is_over and facts.time_limit is None and not facts.agents:
+    is_endless = not facts.episode_is_over and facts.time_limit is None and not facts.agents
+    if is_endless and (each <= USUAL_EPISODE_STEPS or facts.episode_steps >= USUAL_EPISODE_STEPS):
         return (
             f"{lasts}, and the environment has no time limit. A trial in which no episode ends has no score, and its "
             f"{num_envs} copies take {each:,} steps each: {limit} (TimeLimit)"
@@ -769,9 +770,9 @@ def _describe_late_episodes(config: RunConfig, facts: EnvFacts, row: Capabilitie
     if needed <= first:
         return None
     return (
-        f"the scheduler first judges trials after {first:,} environment steps, but {num_envs} environments may need "
-        f"{needed:,} until their first episode ends, and a trial is not judged before that. With a larger "
-        "budget.env_steps or scheduler.args.grace_fraction all trials are judged at the same step"
+        f"{lasts}, so that {num_envs} environments may need {needed:,} until their first episode ends, but the "
+        f"scheduler first judges trials after {first:,} environment steps. A trial is not judged before an episode has "
+        "ended; with a larger budget.env_steps or scheduler.args.grace_fraction all trials are judged at the same step"
     )
 
 
