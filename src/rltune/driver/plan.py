@@ -746,7 +746,7 @@ def _describe_late_episodes(config: RunConfig, facts: EnvFacts, row: Capabilitie
             budget,
             f": {lasts}, so that no episode ends in a trial, which then has no score",
             f"a budget of several episodes; the {num_envs} copies of a trial share it",
-            f"{limit}, or budget.env_steps={10 * num_envs * facts.episode_steps}",
+            limit + (f", or budget.env_steps={10 * num_envs * facts.episode_steps}" if facts.episode_is_over else ""),
         )
     is_endless = not facts.episode_is_over and facts.time_limit is None and not facts.agents
     if is_endless and (each <= USUAL_EPISODE_STEPS or facts.episode_steps >= USUAL_EPISODE_STEPS):
