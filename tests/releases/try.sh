@@ -28,11 +28,12 @@ esac
 echo "== $("$PYTHON" -V), $VERSIONS: wheel and source archive"
 "$FOLDER/tools/bin/python" -m build -o "$FOLDER/dist" . >"$FOLDER/build.log" 2>&1
 "$FOLDER/tools/bin/twine" check --strict "$FOLDER"/dist/*
+"$PYTHON" -m venv "$FOLDER/installed"
+"$FOLDER/installed/bin/pip" install -q -c "$LOCK" $PIP_ARGS "$FOLDER"/dist/*.whl
+"$FOLDER/installed/bin/pip" check
 for archive in "$FOLDER"/dist/*; do
-    rm -rf "$FOLDER/installed" "$FOLDER/outside"
-    "$PYTHON" -m venv "$FOLDER/installed" && mkdir "$FOLDER/outside"
-    "$FOLDER/installed/bin/pip" install -q -c "$LOCK" $PIP_ARGS "$archive"
-    "$FOLDER/installed/bin/pip" check
+    "$FOLDER/installed/bin/pip" install -q --force-reinstall --no-deps "$archive"
+    rm -rf "$FOLDER/outside" && mkdir "$FOLDER/outside"
     (
         cd "$FOLDER/outside"
         "$FOLDER/installed/bin/rltune" --help | head -1
