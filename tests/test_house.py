@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # A room imports only rooms from the rows above its own; inside a room any order without a circle.
 ROOMS = """
-records other_tools secrets search_path background
+records other_tools secrets search_path background installed
 errors statistics formatting
 config envs
 compat

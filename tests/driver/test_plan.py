@@ -65,25 +65,26 @@ def test_settings_published_for_more_steps_are_noted(make, published, num_notes)
 
 
 @pytest.mark.parametrize(
-    ("env_steps", "grace_fraction", "num_notes"), [(100_000, 0.2, 0), (10_000, 0.2, 1), (10_000, 0.5, 0)]
+    ("env_steps", "grace_fraction", "num_notes"), [(100_000, 0.2, 0), (5_000, 0.2, 1), (5_000, 0.5, 0)]
 )
 def test_a_first_verdict_before_the_first_episode_is_noted(make, env_steps, grace_fraction, num_notes):
-    """Eight environments of CartPole, which truncates at 500 steps: 4,000 steps."""
+    """Eight environments of Pendulum, whose episodes take 200 steps: 1,600 steps."""
     made = make(
+        env__id="Pendulum-v1",
         budget__env_steps=env_steps,
         scheduler__args__grace_fraction=grace_fraction,
         algo__env_runners__num_envs_per_env_runner=8,
         published__env_steps=None,
     )
-    assert sum("4,000" in note and "scheduler.args.grace_fraction" in note for note in made.notes) == num_notes
+    assert sum("1,600" in note and "scheduler.args.grace_fraction" in note for note in made.notes) == num_notes
     quiet = make(scheduler={"kind": "none", "args": {}}, budget__env_steps=env_steps, published__env_steps=None)
     assert quiet.notes == ()
 
 
 def test_a_budget_that_no_episode_may_fit_into_is_noted(make):
     several = {"scheduler": {"kind": "none", "args": {}}, "algo__env_runners__num_envs_per_env_runner": 8}
-    (note,) = make(**several, budget__env_steps=3_999, published__env_steps=None).notes
-    assert "budget.env_steps=3999" in note
+    (note,) = make(**several, env__id="Pendulum-v1", budget__env_steps=1_599, published__env_steps=None).notes
+    assert "budget.env_steps=1599" in note
 
 
 def test_few_trials_of_a_wide_network_get_the_cpus_that_would_idle(make):
@@ -392,14 +393,63 @@ def test_a_sobol_sequence_is_that_of_the_sweeps_seed(make):
     assert (first._sweep_seed, second._sweep_seed, other._sweep_seed) == (5, 5, 6)
 
 
+LASTING = """
+import gymnasium
+
+class Lasting(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, length):
+        self.length = length
+
+    def reset(self, *, seed=None, options=None):
+        self.step_number = 0
+        return self.observation_space.low, {}
+
+    def step(self, action):
+        self.step_number += 1
+        return self.observation_space.low, 0.0, self.step_number == self.length, False, {}
+"""
+
+
+@pytest.fixture
+def plan_lasting(request_of, tmp_path, monkeypatch):
+    """A plan for an environment without a time limit, whose episodes have a length, with four copies."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "lasting.py").write_text(LASTING)
+
+    def plan(length, budget, *words):
+        env = "env=gym", "env.id=lasting:Lasting", f"+env.kwargs.length={length}", "tracking=off"
+        return make_plan(request_of(*env, f"budget.env_steps={budget}", f"{COPIES}=4", *words))
+
+    return plan
+
+
 @pytest.mark.parametrize(
-    ("env", "steps", "is_noted"),
-    [("failing:Failing-v0", 4000, True), ("failing:Failing-v0", 8000, False), ("CartPole-v1", 4000, False)],
+    ("length", "budget", "words", "what"),
+    [
+        (20, 4_000, (), None),
+        (1_200, 4_000, (), "takes 1,200 steps"),
+        (900, 4_000, ("scheduler=none",), None),
+        (0, 40_000, (), "no time limit"),
+        (0, 400, ("+env.kwargs.max_episode_steps=10",), None),
+        (0, 4_000, ("+env.kwargs.max_episode_steps=1500",), "takes 1,500 steps"),
+    ],
 )
-def test_few_steps_for_copies_without_a_time_limit_are_noted(env, steps, is_noted, request_of):
-    words = ("env=gym", f"env.id={env}", f"budget.env_steps={steps}", "algo.env_runners.num_envs_per_env_runner=4")
-    notes = [note for note in make_plan(request_of(*words, "tracking=off")).notes if "no time limit" in note]
-    assert [("4 copies take 1,000 steps each" in note) for note in notes] == [True] * is_noted
+def test_episodes_longer_than_the_steps_of_a_copy_are_noted(plan_lasting, length, budget, words, what):
+    notes = [note for note in plan_lasting(length, budget, *words).notes if "a random episode of" in note]
+    assert len(notes) == bool(what)
+    assert all(what in note and "+env.kwargs.max_episode_steps=1" in note for note in notes)
+
+
+@pytest.mark.parametrize(("length", "budget"), [(0, 4_000), (2_300, 2_000)])
+def test_episodes_longer_than_a_trial_are_refused(plan_lasting, length, budget):
+    with pytest.raises(ConfigError) as refused:
+        plan_lasting(length, budget)
+    assert (refused.value.key, refused.value.value) == ("budget.env_steps", budget)
+    (argument,) = re.findall(r"\+env\.kwargs\.max_episode_steps=\d+", refused.value.fix)
+    assert not [note for note in plan_lasting(length, budget, argument).notes if "a random episode of" in note]
 
 
 COPIES = "algo.env_runners.num_envs_per_env_runner"

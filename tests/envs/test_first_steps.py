@@ -15,7 +15,7 @@ from gymnasium import spaces as S
 from rltune.envs import first_steps
 from rltune.envs.spec import EnvSpec
 from rltune.envs.validation import check_env
-from rltune.errors import Cause, ConfigError, GuestError
+from rltune.errors import Cause, ConfigError, GuestError, RltuneError
 from tests.envs.walk import VECTOR, Walk, check, refuse
 
 FREE = np.random.default_rng()  # Numbers that no reset seeds.
@@ -141,27 +141,69 @@ class Slow(FreeStart):
 
 
 def test_a_slow_simulator_is_reset_once(monkeypatch):
-    monkeypatch.setattr(first_steps, "MAX_CHECK_S", 0.0)
+    monkeypatch.setattr(first_steps, "REPEAT_S", 0.0)
     assert check(Slow).notes == ()
     assert Slow.resets == 1
 
 
-class Long(FreeStart):
-    """Counts its steps, and ends no episode."""
-
-    steps = 0
+class Long(Walk):
+    """Ends no episode."""
 
     def step(self, action: Any) -> Any:
-        Long.steps += 1
         obs, reward, _, _, info = super().step(action)
         return obs, reward, False, False, info
 
 
-def test_a_slow_episode_is_left_without_a_score(monkeypatch):
-    monkeypatch.setattr(first_steps, "MAX_CHECK_S", 0.0)
-    monkeypatch.setattr(first_steps, "SCORE_S", 0.0)
-    check(Long, objective={"kind": "info", "key": "won"})
-    assert Long.steps == 2
+@pytest.mark.parametrize(("name", "bound", "steps"), [("EPISODE_STEPS", 50, 50), ("EPISODE_S", 0.0, 0)])
+def test_the_random_episode_is_bounded_in_steps_and_time(name, bound, steps, monkeypatch):
+    monkeypatch.setattr(first_steps, name, bound)
+    facts = check(Long, objective={"kind": "info", "key": "won"})
+    assert (facts.episode_steps, facts.episode_is_over) == (max(1, steps), False)
+
+
+class Breaking(Walk):
+    """Returns something else from its 15th step on."""
+
+    def look(self) -> Any:
+        return super().look() if self.at < 15 else self.late()
+
+    def late(self) -> Any:
+        return super().look()
+
+
+def fail() -> None:
+    raise KeyError("late")
+
+
+@pytest.mark.parametrize(
+    ("parts", "what"),
+    [
+        ({"reward": lambda: None}, "step 15"),
+        ({"reward": lambda: math.nan}, "step 15"),
+        ({"late": lambda: np.zeros(3)}, "step 15"),
+        ({"late": lambda: np.array([math.inf, 0.0])}, "step 15"),
+        ({"late": fail}, "KeyError"),
+    ],
+)
+def test_what_is_wrong_late_in_an_episode_is_refused(parts, what):
+    late = Breaking(**{name: value for name, value in parts.items() if name == "late"})
+    if reward := parts.get("reward"):
+        late.reward = lambda: reward() if late.at >= 15 else 1.0
+    with pytest.raises(RltuneError) as refused:
+        check(lambda: late)
+    assert refused.value.key == "env.id"
+    assert what in refused.value.what
+
+
+def test_a_seldom_failure_is_noted_where_copies_are_made_again():
+    (note,) = check(lambda: Breaking(late=fail), restarts=3).notes
+    assert "step 15" in note
+    assert "KeyError" in note
+
+
+def test_the_length_of_a_random_episode_is_known():
+    facts = check()
+    assert (facts.episode_steps, facts.episode_is_over) == (20, True)
 
 
 # -- Bounds -----------------------------------------------------------------------------------------------------------
@@ -180,9 +222,12 @@ def test_a_slow_episode_is_left_without_a_score(monkeypatch):
         (S.Dict(a=VECTOR), {"a": np.zeros(2), "more": None}, False),
         (S.Tuple((VECTOR, S.MultiBinary(2))), (np.zeros(2), [1.0, 0.0]), False),
         (S.Box(0, 255, (2,), np.uint8), np.array([3.0, 255.0]), False),
+        (VECTOR, np.array([255.0, 0.0], np.float32), True),
+        (S.Box(0, 1, (2,), np.uint8), np.array([0, 255], np.uint8), True),
+        (S.Dict(a=S.Dict(b=VECTOR)), {"a": {"b": np.array([0.0, 9.0])}}, True),
     ],
 )
-def test_numbers_that_leave_their_bounds_by_little_are_noted(space, observation, is_noted):
+def test_numbers_of_a_box_that_leave_their_bounds_are_noted(space, observation, is_noted):
     notes = check(lambda: Walk(observation_space=space, look=lambda: observation)).notes
     notes = tuple(note for note in notes if "[" in note or "bounds" in note)
     assert len(notes) == is_noted
@@ -192,9 +237,6 @@ def test_numbers_that_leave_their_bounds_by_little_are_noted(space, observation,
 @pytest.mark.parametrize(
     ("space", "observation", "place"),
     [
-        (VECTOR, np.array([255.0, 0.0], np.float32), "observation[0] is 255"),
-        (S.Box(0, 1, (2,), np.uint8), np.array([0, 255], np.uint8), "observation[1] is 255"),
-        (S.Dict(a=S.Dict(b=VECTOR)), {"a": {"b": np.array([0.0, 9.0])}}, "observation['a']['b'][1] is 9"),
         (S.Dict(a=VECTOR), {"b": np.zeros(2)}, "observation"),
         (S.Dict(a=VECTOR), {"a": np.zeros(3)}, "observation['a']"),
         (S.Tuple((VECTOR, VECTOR)), (np.zeros(2),), "observation"),
@@ -236,8 +278,8 @@ def test_a_reward_of_one_number_is_taken(reward):
         ([1.0], "list of 1 number", "return float(reward)"),
         ((1.0, 2.0), "tuple of 2 numbers", "env=pettingzoo"),
         ({"left": 1.0, "right": 0.0}, "left, right", "env=pettingzoo"),
-        (np.array([1.0, 2.0], np.float32), "(2,) and type float32", "env.wrappers"),
-        (torch.ones(2, 2), "(2, 2) and type torch.float32", "env.wrappers"),
+        (np.array([1.0, 2.0], np.float32), "(2,) and type float32", "SummedReward"),
+        (torch.ones(2, 2), "(2, 2) and type torch.float32", "SummedReward"),
         (np.array([]), "(0,)", "return float(reward)"),
         (1j, "complex", "return float(reward)"),
         (np.array([math.nan]), "nan", "division by zero"),

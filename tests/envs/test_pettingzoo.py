@@ -94,7 +94,7 @@ def test_what_an_agent_cannot_learn_from_is_refused(place, value, what, monkeypa
 
     make = simple_spread_v3.parallel_env
     monkeypatch.setattr(simple_spread_v3, "parallel_env", lambda **kwargs: Broken(make(**kwargs)))
-    with pytest.raises(ConfigError, match=f"agent_1: .*{what}") as refused:
+    with pytest.raises(ConfigError, match=f"agent_1, by step 1: .*{what}") as refused:
         check_env(spec_of(SPREAD))
     assert refused.value.key == "env.id"
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import TransformReward
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from rltune.algorithms.rllib_env import Creator
 from rltune.envs.build import make_env, make_training_env
 from rltune.envs.episode import RECORD, EpisodeRecord
-from rltune.envs.rewards import RewardScale, ShapedReward, read_reward_moments, write_reward_moments
+from rltune.envs.rewards import RewardScale, ShapedReward, SummedReward, read_reward_moments, write_reward_moments
 from rltune.envs.spec import EnvSpec, spec_of
+from rltune.errors import ConfigError, RewardError
+from tests.envs.walk import Walk, check, refuse
 
 
 def test_learning_sees_shaped_rewards_the_objective_true_ones():
@@ -136,3 +140,47 @@ def test_a_clip_that_is_set_stays():
     env = ShapedReward(Paying([0.0] * 9 + [1e6]), EnvSpec("", rewards={"normalise": True, "clip": 2.5}))
     env.reset()
     assert [env.step(0)[1] for _ in range(10)][-1] == 2.5
+
+
+SEVERAL = (
+    [1.0, 2.0],
+    (1, 2),
+    np.array([1.0, 2.0], np.float32),
+    np.array([[1.0], [2.0]]),
+    {"left": 1.0, "right": np.float32(2)},
+)
+
+
+@pytest.mark.parametrize("rewards", SEVERAL)
+def test_several_rewards_are_answered_with_what_sums_them(rewards):
+    refusal = refuse(lambda: Walk(reward=lambda: rewards))
+    override = OverridesParser.create().parse_override(shlex.split(refusal.fix)[0])
+    assert override.key_or_group == "env.wrappers"
+    check(lambda: Walk(reward=lambda: rewards), wrappers=tuple(override.value()))
+    env = SummedReward(Walk(reward=lambda: rewards), **override.value()[0]["kwargs"])
+    env.reset(seed=0)
+    assert env.step(0)[1] == 3.0
+
+
+@pytest.mark.parametrize("rewards", SEVERAL)
+def test_several_rewards_are_weighed(rewards):
+    weights = {"left": 1.0, "right": -0.5} if isinstance(rewards, dict) else [1.0, -0.5]
+    env = SummedReward(Walk(reward=lambda: rewards), weights)
+    env.reset(seed=0)
+    assert env.step(0)[1] == 0.0
+
+
+@pytest.mark.parametrize("weights", [[1.0], [1.0, 1.0, 1.0], {"left": 1.0, "right": 1.0}])
+def test_weights_that_do_not_fit_the_rewards_are_refused(weights):
+    wrapper = {"entry_point": "rltune.envs.rewards:SummedReward", "kwargs": {"weights": weights}}
+    refusal = refuse(lambda: Walk(reward=lambda: [1.0, 2.0]), wrappers=(wrapper,))
+    assert isinstance(refusal, ConfigError)
+    assert refusal.key == "env.wrappers"
+    assert "2 rewards" in refusal.what
+
+
+def test_a_part_of_a_reward_that_is_no_number_is_refused():
+    env = SummedReward(Walk(reward=lambda: {"left": 1.0, "right": None}))
+    env.reset(seed=0)
+    with pytest.raises(RewardError):
+        env.step(0)

@@ -237,7 +237,7 @@ class Room(gymnasium.Env):
         return self.values.pop(0), {}
 
     def step(self, action):
-        return self.values.pop(0), self.rewards.pop(0), False, False, {}
+        return self.values.pop(0), self.rewards.pop(0), False, len(self.values) == 12, {}
 
 
 class Unseeded(Room):
@@ -259,8 +259,6 @@ def check_room(values, made=Room, **kwargs):
 @pytest.mark.parametrize(
     ("values", "what"),
     [
-        ((1000.0, 0.0), "by reset: observation[1] is 1000.0, which its observation_space does not allow"),
-        ((0.0, 0.0, -110.0), "by step 2: observation[1] is -110.0"),
         ((0.0, np.inf), "by step 1: observation[1] is inf"),
         ((0.0, np.zeros(3, np.float32)), "by step 1: observation has shape (3,) and type float32"),
         ((np.zeros(2, np.complex64),), "by reset: observation has shape (2,) and type complex64"),
@@ -272,17 +270,6 @@ def test_observations_outside_their_space_are_refused(values, what):
     assert refused.value.what.startswith(f"env.id=Watched-v0, {what}")
     assert refused.value.allowed
     assert refused.value.fix
-
-
-def test_a_number_a_fourth_outside_its_bounds_is_no_refusal():
-    check_room((0.0, 0.0, -75.0))
-
-
-def test_a_refused_observation_is_answered_with_its_bounds():
-    with pytest.raises(ConfigError) as refused:
-        check_room((1000.0,))
-    assert refused.value.allowed.startswith("-50.0 to 50.0")
-    assert "np.inf" in refused.value.fix
 
 
 def test_rounding_at_a_bound_and_precision_are_no_fault():
@@ -412,7 +399,7 @@ def test_an_environment_of_ones_own_is_answered_with_its_module(env_id, part, fi
     assert fix in refused.value.fix
 
 
-@pytest.mark.parametrize(("value", "made"), [(1000.0, Room), (np.nan, Room), (0.0, Unseeded)])
+@pytest.mark.parametrize(("value", "made"), [(np.nan, Room), (0.0, Unseeded)])
 def test_a_refusal_is_all_that_a_person_reads(value, made):
     """Gymnasium's own checker would warn before it, in colours."""
     with warnings.catch_warnings(record=True) as said:

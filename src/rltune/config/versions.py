@@ -6,16 +6,15 @@ is an ImportError or AttributeError somewhere inside of a library.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import Specifier, SpecifierSet
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from rltune.errors import ConfigError
+from rltune.installed import find_version, list_requirements
 
 OURS = "rltune"
 Limits = Mapping[str, SpecifierSet]
@@ -34,7 +33,7 @@ def refuse_other_versions() -> None:
     moved: list[str] = []
     pinning: list[str] = []
     for name, limits in _list_limits().items():
-        version = _find_version(name)
+        version = find_version(name)
         broken = {owner: limit for owner, limit in limits.items() if version and not limit.contains(version, True)}
         if not version or not broken:
             continue
@@ -45,7 +44,7 @@ def refuse_other_versions() -> None:
         }
         wrong[name] = version, broken, limits
         pinning += movers
-        because = " and ".join(f"{owner} {_find_version(owner)} requires ({limit})" for owner, limit in movers.items())
+        because = " and ".join(f"{owner} {find_version(owner)} requires ({limit})" for owner, limit in movers.items())
         moved.append(f"{name} {version}" + (f", which {because}" if because else ""))
     if not wrong:
         return
@@ -64,12 +63,12 @@ def refuse_other_versions() -> None:
 
 def _list_limits() -> dict[str, dict[str, SpecifierSet]]:
     """List the packages that rltune requires, with the limits of rltune and of these packages themselves."""
-    own = {str(canonicalize_name(requirement.name)): requirement for requirement in _list_requirements(OURS)}
+    own = {str(canonicalize_name(requirement.name)): requirement for requirement in list_requirements(OURS)}
     limits: dict[str, dict[str, SpecifierSet]] = {
         name: {OURS: requirement.specifier} for name, requirement in own.items()
     }
     for owner, requirement in own.items():
-        for further in _list_requirements(owner, requirement.extras):
+        for further in list_requirements(owner, requirement.extras):
             if (there := limits.get(canonicalize_name(further.name))) is not None and further.specifier:
                 there[owner] = there.get(owner, SpecifierSet()) & further.specifier
     return limits
@@ -78,26 +77,9 @@ def _list_limits() -> dict[str, dict[str, SpecifierSet]]:
 def _list_limits_of_all(name: str) -> Iterator[tuple[str, SpecifierSet]]:
     """List what all installed packages require of one of them."""
     for owner in dict.fromkeys(distribution.metadata["Name"] for distribution in metadata.distributions()):
-        for requirement in _list_requirements(owner) if owner else ():
+        for requirement in list_requirements(owner) if owner else ():
             if canonicalize_name(requirement.name) == name:
                 yield owner, requirement.specifier
-
-
-def _list_requirements(package: str, extras: Iterable[str] = ()) -> Iterator[Requirement]:
-    """List what an installed package requires on this machine; nothing if it is not installed."""
-    environments = [{"extra": extra} for extra in ("", *extras)]
-    with contextlib.suppress(metadata.PackageNotFoundError):
-        for text in metadata.requires(package) or ():
-            with contextlib.suppress(InvalidRequirement):  # As old packages have them.
-                requirement = Requirement(text)
-                if not requirement.marker or any(requirement.marker.evaluate(values) for values in environments):
-                    yield requirement
-
-
-def _find_version(package: str) -> Version | None:
-    with contextlib.suppress(metadata.PackageNotFoundError, InvalidVersion, TypeError):
-        return Version(metadata.version(package))
-    return None
 
 
 def _list_lowest(limits: Limits) -> list[str]:

@@ -740,34 +740,51 @@ def _describe_few_steps(config: RunConfig) -> str | None:
 
 
 def _describe_late_episodes(config: RunConfig, facts: EnvFacts, row: Capabilities | None) -> str | None:
-    """Return a note if a trial, or the stopping rule's first judgement, may end before its first episode; else None."""
-    fraction = config.scheduler.args.get("grace_fraction")
-    time_limit, num_envs = facts.time_limit, count_copies(config.algo)
-    if facts.agents or (row and row.offline):  # Offline training collects no episodes.
+    """Return a note if a trial, or the stopping rule's first judgement, may end before its first episode; else None.
+
+    Raises:
+        ConfigError: A random episode is longer than all steps of a trial.
+    """
+    if row and row.offline:  # Offline training collects no episodes.
         return None
-    if time_limit is None:
-        each = config.budget.env_steps // num_envs
-        if each > USUAL_EPISODE_STEPS:
-            return None
-        return (
-            f"the environment has no time limit, and {num_envs} copies take {each:,} steps each in a trial of "
-            f"budget.env_steps={config.budget.env_steps}. If no episode ends by then, a trial has no score: "
-            f"+env.kwargs.max_episode_steps={max(1, each // 10)} ends episodes there (TimeLimit), and "
-            "algo.env_runners.num_envs_per_env_runner=1 gives one copy all steps"
+    budget, num_envs = config.budget.env_steps, count_copies(config.algo)
+    each, episode = budget // num_envs, f"a random episode of {config.env.id}"
+    lasts = f"{episode} {'takes' if facts.episode_is_over else 'has not ended after'} {facts.episode_steps:,} steps"
+    argument = "+env.kwargs.max_cycles" if facts.agents else "+env.kwargs.max_episode_steps"
+    limit = f"{argument}={min(USUAL_EPISODE_STEPS, max(1, each // 10))} ends episodes there"
+    if facts.episode_steps + (not facts.episode_is_over) > budget:
+        raise ConfigError(
+            "budget.env_steps",
+            budget,
+            f": {lasts}, so that no episode ends in a trial, which then has no score",
+            f"a budget of several episodes; the {num_envs} copies of a trial share it",
+            limit + (f", or budget.env_steps={10 * num_envs * facts.episode_steps}" if facts.episode_is_over else ""),
         )
-    needed = num_envs * time_limit
-    until = f"{num_envs} environments may need {needed:,} until their first episode ends"
-    if needed > config.budget.env_steps:
-        return f"with budget.env_steps={config.budget.env_steps} trials may fail, because {until}"
+    is_endless = not facts.episode_is_over and facts.time_limit is None and not facts.agents
+    if is_endless and (each <= USUAL_EPISODE_STEPS or facts.episode_steps >= USUAL_EPISODE_STEPS):
+        return (
+            f"{lasts}, and the environment has no time limit. A trial in which no episode ends has no score, and its "
+            f"{num_envs} copies take {each:,} steps each: {limit} (TimeLimit)"
+        )
+    longest = facts.episode_steps
+    if not facts.episode_is_over and facts.time_limit:
+        longest, lasts = facts.time_limit, f"an episode of {config.env.id} may take {facts.time_limit:,} steps"
+    if longest > each:
+        return (
+            f"{lasts}, and each of the {num_envs} copies in a trial of budget.env_steps={budget} takes {each:,}: "
+            f"trials in which no episode ends fail. {limit}, and algo.env_runners.num_envs_per_env_runner=1 gives one "
+            "copy all steps"
+        )
+    fraction = config.scheduler.args.get("grace_fraction")
     if config.scheduler.kind == "none" or fraction is None:
         return None
-    first = math.ceil(fraction * config.budget.env_steps)
+    first, needed = math.ceil(fraction * budget), num_envs * longest
     if needed <= first:
         return None
     return (
-        f"the scheduler first judges trials after {first:,} environment steps, but {until}, and a trial is not judged "
-        "before that. With a larger budget.env_steps or scheduler.args.grace_fraction all trials are judged at the "
-        "same step"
+        f"{lasts}, so that {num_envs} environments may need {needed:,} until their first episode ends, but the "
+        f"scheduler first judges trials after {first:,} environment steps. A trial is not judged before an episode has "
+        "ended; with a larger budget.env_steps or scheduler.args.grace_fraction all trials are judged at the same step"
     )
 
 

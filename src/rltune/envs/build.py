@@ -15,6 +15,7 @@ from rltune.envs.closing import close_env
 from rltune.envs.copies import Copy, build_copy, build_own, take_copies
 from rltune.envs.guest import find_outdated, import_guest
 from rltune.envs.ids import find_class
+from rltune.envs.missing import suggest_installation
 from rltune.envs.pettingzoo import make_parallel_env
 from rltune.envs.spec import EXTRAS, WRAPPER_USAGE, EnvSpec, are_resolved, parse_wrapper, resolve_arguments, spec_of
 from rltune.errors import ABSENT, ConfigError, GuestError, nearest
@@ -246,4 +247,6 @@ def import_env_module(module: str, env_id: str) -> None:
             allowed, fix = f"{allowed}; did you mean '{close}'?", f"env.id={env_id.replace(package, close, 1)}"
         elif is_missing:
             fix = fault.fix
+        elif isinstance(error, ModuleNotFoundError) and error.name:
+            fix = suggest_installation(error)
         raise ConfigError("env.id", env_id, f": module '{module}' cannot be imported ({error})", allowed, fix) from None

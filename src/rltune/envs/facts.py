@@ -37,6 +37,8 @@ class EnvFacts:
         policies: The policy of each agent, if a function of the user's says it; else empty.
         notes: What the check has to say about it.
         sources: A digest of each source file that it comes from, by the name of its module.
+        episode_steps: How many steps of a random episode the check has played, the shortest of what is searched.
+        episode_is_over: Whether that episode has ended by then; else it is longer.
     """
 
     observation_space: gymnasium.Space[Any]
@@ -48,6 +50,8 @@ class EnvFacts:
     policies: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
+    episode_steps: int = 0
+    episode_is_over: bool = False
 
     def find_policy_spaces(self) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]] | None:
         """Return the spaces of the observations and actions as policies see them, that is of `make_env`.

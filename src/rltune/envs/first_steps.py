@@ -11,7 +11,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -33,9 +33,10 @@ from rltune.envs.spec import EPISODE, EnvSpec, name_metric, suggest_array
 from rltune.envs.step_count import describe_returned
 from rltune.errors import ABSENT, ConfigError, GuestError, nearest, read_text
 
-MAX_CHECKED_STEPS, MAX_CHECK_S = 10, 1.0  # The check of an environment ends after this many steps or seconds.
-# The longest random episode on which the objective is checked; with a longer one it is not checked.
-SCORE_STEPS, SCORE_S = 2_000, 10.0
+EPISODE_STEPS, EPISODE_S = 5_000, 2.0
+"""The random episode of the check is left after this many steps or seconds, so that no simulator makes it slow."""
+REPEATED_STEPS, REPEAT_S = 10, 1.0
+"""How many of its first steps are played again after the same seed, and how slow these may be for that."""
 OBJECTIVE = "the objective"
 """The name of the call into an objective of the user's."""
 SEED = 0
@@ -57,7 +58,7 @@ class FirstSteps:
 
     Attributes:
         mask: Where it says which actions are legal; None if it does not.
-        excess: Which number has left its bounds by little; None if none has.
+        excess: Which number has left its bounds; None if none has.
     """
 
     def __init__(self, env: Any, spec: EnvSpec) -> None:
@@ -142,17 +143,28 @@ class FirstSteps:
         self._flags = self._reader and self._reader.read(observation, info, is_over=is_over)
 
 
-def check_first_steps(env: Any, spec: EnvSpec) -> tuple[MaskSource | None, list[str]]:
-    """Refuse an environment that cannot step, or whose observations or rewards are invalid.
+class Episode(NamedTuple):
+    """The random episode that the check of an environment has played.
 
-    It takes some steps, few in a slow simulator. What comes later is met in training, which does not look at bounds.
+    Attributes:
+        steps: How many steps were played.
+        is_over: Whether it has ended by then.
+        notes: What the user should know of it.
+        mask: Where the environment says which actions are legal.
+    """
+
+    steps: int
+    is_over: bool
+    notes: tuple[str, ...] = ()
+    mask: MaskSource | None = None
+
+
+def check_first_steps(env: Any, spec: EnvSpec) -> Episode:
+    """Refuse an environment that cannot step, or whose observations or rewards are invalid, in a random episode.
 
     Args:
         env: The environment with its wrappers, before its observations and actions are flattened.
         spec: Its specification.
-
-    Returns:
-        Where it says which actions are legal, and notes for the user.
 
     Raises:
         GuestError: A reset or a step has failed.
@@ -161,23 +173,25 @@ def check_first_steps(env: Any, spec: EnvSpec) -> tuple[MaskSource | None, list[
     play = FirstSteps(env, spec)
     began = time.monotonic()
     first, actions, steps = play.reset(), list[Any](), list[Step]()
-    is_quick = time.monotonic() - began < MAX_CHECK_S
-    for number in range(1, MAX_CHECKED_STEPS + 1):
-        actions.append(play.draw_action())
-        steps.append(play.step(actions[-1], f"step {number}")[:3])
-        if steps[-1][2] or time.monotonic() - began > MAX_CHECK_S:
-            break
+    is_quick = time.monotonic() - began < REPEAT_S
+
+    def step(call: str) -> tuple[float, bool, Mapping[str, Any]]:
+        action = play.draw_action()
+        *returned, info = play.step(action, call)
+        if len(actions) < REPEATED_STEPS and time.monotonic() - began < REPEAT_S:
+            actions.append(action)
+            steps.append((returned[0], returned[1], returned[2]))
+        return returned[1], returned[2], info
+
+    episode = play_episode(spec, step)
     notes = []
-    if is_quick and (difference := _repeat(play, env.observation_space, first, actions, steps)):
+    if is_quick and (difference := _repeat(play, env.observation_space, first, actions, steps, episode.is_over)):
         notes.append(describe_unseeded(spec.id, difference))
     if play.excess:
         notes.append(describe_excess(play.excess))
     if play.mask:
         notes.append(describe_mask(play.mask))
-    if spec.objective or spec.metrics:
-        play.reset()
-        notes += check_measures(spec, lambda call: play.step(play.draw_action(), call)[1:])
-    return play.mask, notes
+    return episode._replace(notes=(*notes, *episode.notes), mask=play.mask)
 
 
 def draw_action(
@@ -218,26 +232,28 @@ def describe_unseeded(env_id: str, difference: str) -> str:
 
 
 def describe_excess(excess: str) -> str:
-    """Return the note on a number that leaves its bounds by little."""
+    """Return the note on a number that leaves its bounds."""
     return (
-        f"{excess}. Training takes it as it is: if it is meant, widen the observation_space, "
-        "Box(-np.inf, np.inf, shape) has no bounds"
+        f"{excess}. Training takes it as it is, as bounds scale nothing but images: if it is meant, widen the "
+        "observation_space, Box(-np.inf, np.inf, shape) has no bounds; if not, it may be of another unit than its space"
     )
 
 
-def _repeat(play: FirstSteps, space: Any, first: Any, actions: list[Any], steps: list[Step]) -> str | None:
+def _repeat(
+    play: FirstSteps, space: Any, first: Any, actions: list[Any], steps: list[Step], is_over: bool
+) -> str | None:
     """Play the same actions after a second reset with the same seed; return what is different, None if nothing is."""
     began = time.monotonic()
     try:
         again_first = play.reset()
     except GuestError:
-        if steps[-1][2]:
+        if is_over:
             raise
         return None  # It may not be reset before an episode has ended, as training never does.
     if difference := find_difference(space, first, again_first):
         return f"two resets with seed {SEED} differ, {difference}"
     for number, (action, step) in enumerate(zip(actions, steps, strict=True), start=1):
-        if time.monotonic() - began > MAX_CHECK_S:
+        if time.monotonic() - began > REPEAT_S:
             return None
         try:
             again = play.step(action, f"step {number} after the second reset")[:3]
@@ -271,33 +287,38 @@ def find_difference(space: Any, one: Any, other: Any, part: str = "") -> str | N
     return f"{name} {first[place]:.6g} and {second[place]:.6g}"
 
 
-def check_measures(spec: EnvSpec, step: Callable[[str], tuple[float, bool, Mapping[str, Any]]]) -> list[str]:
+def play_episode(spec: EnvSpec, step: Callable[[str], tuple[float, bool, Mapping[str, Any]]]) -> Episode:
     """Play a random episode, and refuse an objective or a metric that cannot be computed from it.
-
-    An episode that has not ended after `SCORE_STEPS` or `SCORE_S` is not scored: the first trial finds such a fault.
 
     Args:
         spec: The environment's, which has been reset.
         step: Takes a random step, of which it gets the name; returns reward, whether the episode is over, and the info.
 
     Returns:
-        Notes on the metrics that no step has, as not every episode may have them.
+        The episode, with notes on the metrics that no step has, as not every episode may have them.
 
     Raises:
+        GuestError: A step has failed; if copies are made again after a failure, only the first steps are.
         ConfigError: No info has what the objective reads and nothing counts then, or what one has is no number.
     """
     meter, names, is_over, began = EpisodeMeter(spec), dict[str, None](), False, time.monotonic()
-    for number in range(1, SCORE_STEPS + 1):
-        reward, is_over, info = step(f"step {number} of a random episode, for objective and metrics")
+    for number in range(1, EPISODE_STEPS + 1):
+        try:
+            reward, is_over, info = step(f"step {number}")
+        except GuestError as fault:
+            if number <= REPEATED_STEPS or not spec.restarts or not isinstance(fault.__cause__, Exception):
+                raise
+            note = f"{fault.what}; env.restarts={spec.restarts} makes such a copy again"
+            return Episode(number, False, (note,))
         meter.add(reward, info)
-        names |= dict.fromkeys(list_keys(info))
+        names |= dict.fromkeys(list_keys(info)) if spec.measured else {}
         for key in spec.measured:
             _check_number(spec, key, find_value(info, key), number)
-        if is_over and not spec.scores_infos:
-            with _name_call(("objective.kind", spec.objective.get("kind"), ""), OBJECTIVE):
-                meter.describe(info)
-        if is_over or time.monotonic() - began > SCORE_S:
+        if is_over or time.monotonic() - began > EPISODE_S:
             break
+    if is_over and not spec.scores_infos:
+        with _name_call(("objective.kind", spec.objective.get("kind"), ""), OBJECTIVE):
+            meter.describe(info)
     lacking = [key for key, value in meter.collect().items() if math.isnan(value)]
     have = f"the infos have: {', '.join(names) or 'nothing'}"
     key = str(spec.objective.get("key"))
@@ -319,7 +340,7 @@ def check_measures(spec: EnvSpec, step: Callable[[str], tuple[float, bool, Mappi
                 f"metrics: no step of a random episode has {key}. Episodes without it are left out of its mean, and "
                 f"episodes_with/{name_metric(key).removeprefix(EPISODE)} counts the others; {have}{meant}"
             )
-    return notes
+    return Episode(number, is_over, tuple(notes))
 
 
 def _check_number(spec: EnvSpec, key: str, value: Any, number: int) -> None:

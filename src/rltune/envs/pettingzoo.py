@@ -6,9 +6,10 @@ where its author says that it can run in parallel. PettingZoo is imported inside
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from types import ModuleType
@@ -19,10 +20,19 @@ import numpy as np
 from rltune.envs.closing import close_env
 from rltune.envs.copies import Copy, build_copy
 from rltune.envs.facts import EnvFacts, select_json
-from rltune.envs.first_steps import describe_excess, describe_mask, describe_unseeded, draw_action, find_difference
+from rltune.envs.first_steps import (
+    Episode,
+    describe_excess,
+    describe_mask,
+    describe_unseeded,
+    draw_action,
+    find_difference,
+    play_episode,
+)
 from rltune.envs.guest import call_guest, import_guest
 from rltune.envs.inspection import digest_sources
 from rltune.envs.masks import KEY, OFF, OFF_FIX, SETTING, MaskReader, MaskSource, find_mask_of_agent
+from rltune.envs.missing import suggest_installation
 from rltune.envs.observations import find_network_spaces
 from rltune.envs.rllib_agents import SIMULTANEOUS, TURNS_FIX, RLlibAgents, is_rllib_class
 from rltune.envs.spaces import (
@@ -120,6 +130,8 @@ def _import_module(name: str, env_id: str) -> Any:
         package = name.partition(".")[0]
         lacks_extra = getattr(error, "name", None) in EXTRAS or package in EXTRAS
         advice = f"put {package}.py, or the folder {package}, into this folder, or install its package"
+        if isinstance(error, ModuleNotFoundError) and error.name and not name.startswith(error.name):
+            advice = suggest_installation(error)
         raise ConfigError(
             "env.id",
             env_id,
@@ -290,9 +302,14 @@ class TeamEnv:
 
         The observations are those of the agents that are left, who act next, and the infos those of all, by agent.
         """
+        obs, rewards, is_over, infos = self.step_each(actions)
+        return obs, sum(map(read_reward, rewards.values())), is_over, False, infos
+
+    def step_each(self, actions: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], bool, dict[str, Any]]:
+        """Step all agents, and return observations, the reward of each agent, whether none is left, and infos."""
         obs, rewards, _, _, infos = self._env.step(to_python(self.action_space, actions))
         obs = {agent: seen for agent, seen in obs.items() if agent in self._env.agents}  # Others do not act any more.
-        return obs, sum(map(read_reward, rewards.values())), not self._env.agents, False, dict(infos)
+        return obs, dict(rewards), not self._env.agents, dict(infos)
 
 
 def check_agents(spec: EnvSpec) -> EnvFacts:
@@ -312,7 +329,7 @@ def check_agents(spec: EnvSpec) -> EnvFacts:
     ):
         if used:
             raise ConfigError(key, ABSENT, "is for one agent, and env.policies asks for several", f"no {key}", without)
-    env = None
+    env, notes = None, dict[str, str]()  # The first note of each kind.
     try:
         try:
             with call_guest("make"):
@@ -327,11 +344,7 @@ def check_agents(spec: EnvSpec) -> EnvFacts:
                 again, infos = copy.deepcopy(env.reset(seed=0))
             for agent in env.agents:
                 _refuse_info(spec, agent, infos)
-            with call_guest("step 1"):
-                rng = np.random.default_rng(0)
-                drawn = {agent: _draw_action(spaces[agent][1], masks[agent], again[agent], rng) for agent in env.agents}
-                then, rewards, *_ = env.step(drawn)
-            measure_notes = _check_measures(spec, env, masks) if spec.objective or spec.metrics else []
+            episode = _play(spec, env, masks, again, notes)
         except ConfigError as error:
             raise name_setting(error, "env.id", spec.id) from None
         except GuestError as fault:
@@ -353,31 +366,22 @@ def check_agents(spec: EnvSpec) -> EnvFacts:
             ) from None
         for pair in policy_spaces(spec, spaces).values():
             find_network_spaces(*pair, describe_agent(spec, *pair))
-        notes: dict[str, str] = {}  # The first note of each kind.
         for agent, mask in masks.items():
             if mask is not None:
                 notes.setdefault("mask", describe_mask(mask, agent))
-        for agent, (observation_space, _) in spaces.items():
-            try:
-                for observations in (first, then):
-                    if agent in observations and (excess := check_observation(observation_space, observations[agent])):
-                        notes.setdefault("bounds", describe_excess(f"{excess} of {agent}"))
-                if agent in first and agent in again:
-                    difference = find_difference(observation_space, first[agent], again[agent], f" of {agent}")
-                    if difference:
-                        difference = f"two resets with seed 0 differ, {difference}"
-                        notes.setdefault("seed", describe_unseeded(spec.id, difference))
-                check_reward(rewards.get(agent, 0.0))
-            except ConfigError as error:
-                raise name_setting(error, "env.id", spec.id, f", {agent}") from None
+        for agent in filter(again.__contains__, first):
+            if difference := find_difference(spaces[agent][0], first[agent], again[agent], f" of {agent}"):
+                notes.setdefault("seed", describe_unseeded(spec.id, f"two resets with seed 0 differ, {difference}"))
         metadata, sources = select_json(getattr(env, "metadata", None) or {}), digest_sources(env)
         return EnvFacts(
             *join_spaces(spaces),
             metadata=metadata,
             agents=tuple(spaces),
             policies=owners,
-            notes=(*notes.values(), *measure_notes),
+            notes=(*notes.values(), *episode.notes),
             sources=sources,
+            episode_steps=episode.steps,
+            episode_is_over=episode.is_over,
         )
     finally:
         if env is not None:
@@ -427,25 +431,52 @@ def _draw_action(space: Any, mask: MaskSource | None, observation: Any, rng: np.
     return draw_action(actions, make_network_actions(actions), flags, mask, rng)
 
 
-def _check_measures(spec: EnvSpec, env: Any, masks: Mapping[str, MaskSource | None]) -> list[str]:
-    """Check objective and metrics on a random episode of all agents."""
-    from rltune.envs.first_steps import check_measures
+def _play(
+    spec: EnvSpec, env: Any, masks: Mapping[str, MaskSource | None], observations: Any, notes: dict[str, str]
+) -> Episode:
+    """Play a random episode of all agents, and refuse what they get if it is invalid.
 
-    team, rng = TeamEnv(env), np.random.default_rng(0)
-    with call_guest("reset"):
-        observations = team.reset(seed=0)[0]
+    Args:
+        spec: The environment.
+        env: What has just been reset.
+        masks: Where each agent's legal actions are in its observations.
+        observations: What the reset has returned.
+        notes: Gets a note on a number that leaves its bounds.
+    """
+    rng, spaces = np.random.default_rng(0), spaces_by_agent(env)
+    team = TeamEnv(env)
+
+    def look(call: str) -> None:
+        for agent, seen in observations.items():
+            with _name_agent(agent, call):
+                if excess := check_observation(spaces[agent][0], seen):
+                    notes.setdefault("bounds", describe_excess(f"{excess} of {agent}, by {call}"))
 
     def step(call: str) -> tuple[float, bool, dict[str, Any]]:
         nonlocal observations
         with call_guest(call):
             drawn = {
-                agent: _draw_action(env.action_space(agent), masks[agent], observations[agent], rng)
-                for agent in env.agents
+                agent: _draw_action(spaces[agent][1], masks[agent], observations[agent], rng) for agent in env.agents
             }
-            observations, reward, is_over, _, infos = team.step(drawn)
-        return reward, is_over, infos
+            observations, rewards, is_over, infos = team.step_each(drawn)
+        for agent, reward in rewards.items():
+            with _name_agent(agent, call):
+                check_reward(reward)
+        look(call)
+        return sum(map(read_reward, rewards.values())), is_over, infos
 
-    return check_measures(spec, step)
+    look("reset")
+    return play_episode(spec, step)
+
+
+@contextlib.contextmanager
+def _name_agent(agent: str, call: str) -> Iterator[None]:
+    """Add to a refusal which agent has got what is refused, and by which call."""
+    try:
+        yield
+    except ConfigError as error:
+        problem = f"{agent}, by {call}: {error.problem}"
+        raise ConfigError("", ABSENT, problem, error.allowed, error.fix) from None
 
 
 def policy_spaces(spec: EnvSpec, spaces: Mapping[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, SupportsFloat, cast
 
 import gymnasium
+import numpy as np
 
 from rltune.envs.episode import RECORD, EpisodeRecord
 from rltune.envs.meter import EpisodeMeter
 from rltune.envs.spec import EnvSpec
 from rltune.envs.step_count import read_reward, read_step
+from rltune.errors import ABSENT, ConfigError
 
 Step = tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]
 Moments = tuple[int, float, float]
@@ -113,6 +115,45 @@ class ShapedReward(gymnasium.Wrapper[Any, Any, Any, Any]):
             reward /= self._deviation.update(self._discounted)
         # min(clip, NaN) would be clip and hide a NaN. In this order of arguments NaN stays, and later ends the trial.
         return max(min(reward, self._clip), -self._clip) if self._clip else reward
+
+
+class SummedReward(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Sum the rewards of several agents or objectives, which a step returns together, to one number.
+
+    Args:
+        env: The environment, whose steps return a list, tuple, array or mapping of rewards.
+        weights: What each reward is multiplied by: a list in the rewards' order, or a mapping by their keys. By default
+            1 each.
+    """
+
+    def __init__(
+        self, env: gymnasium.Env[Any, Any], weights: Sequence[float] | Mapping[Any, float] | None = None
+    ) -> None:
+        super().__init__(env)
+        self._weights = weights
+
+    def step(self, action: Any) -> Step:
+        """Take a step.
+
+        Raises:
+            ConfigError: There are other rewards than weights.
+            RewardError: One of the rewards is no number.
+        """
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return observation, self._sum(reward), terminated, truncated, info
+
+    def _sum(self, reward: Any) -> float:
+        rewards = reward if isinstance(reward, Mapping) else dict(enumerate(np.asarray(reward).reshape(-1).tolist()))
+        weights: Any = self._weights
+        if weights is None:
+            weights = dict.fromkeys(rewards, 1.0)
+        elif not isinstance(weights, Mapping):
+            weights = dict(enumerate(weights))
+        if weights.keys() != rewards.keys():
+            names = ", ".join(map(str, rewards)) if isinstance(reward, Mapping) else f"a list of {len(rewards)}"
+            problem = f"SummedReward: {len(weights)} weights do not fit {len(rewards)} rewards"
+            raise ConfigError("", ABSENT, problem, f"a weight for each reward: {names}", "kwargs: {weights: ...}")
+        return math.fsum(weights[key] * read_reward(part) for key, part in rewards.items())
 
 
 def read_reward_moments(envs: Any) -> list[Moments]:

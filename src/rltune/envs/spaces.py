@@ -24,9 +24,6 @@ from rltune.errors import ABSENT, Cause, ConfigError, GuestError, RewardError
 MAX_OUTPUTS = 65_536  # The most outputs of a network for one action.
 MAX_COMBINATIONS = 4096  # The most combinations of choices for an algorithm that chooses among all of them.
 SLACK = 1e-5  # Because of rounding, an observation may exceed a bound of its space by this share of max(1, |bound|).
-# An observation that leaves its bounds by up to this share of their distance gets a note, since training does not look
-# at bounds. What is farther away is mostly of another unit than the space, such as bytes in a space from 0 to 1.
-TOLERANCE = 0.5
 NOT_FINITE = "look for a division by zero, a root or a logarithm behind it"
 
 
@@ -43,10 +40,10 @@ def name_setting(error: ConfigError, key: str, value: object, place: str = "") -
 
 
 def check_observation(space: gymnasium.Space[Any], observation: Any, part: str = "") -> str | None:
-    """Refuse an observation that is not finite, of another form than its space, or far outside of its bounds.
+    """Refuse an observation that is not finite, of another form than its space, or a choice that its space lacks.
 
     What training takes is not refused: another precision, since samplers cast, another shape of a part that is
-    flattened anyway, and a number that leaves its bounds by little.
+    flattened anyway, and a number of a Box that leaves its bounds, which networks get as it is.
 
     Args:
         space: As the environment declares it.
@@ -54,7 +51,7 @@ def check_observation(space: gymnasium.Space[Any], observation: Any, part: str =
         part: Where it lies in the whole observation, such as ``['camera']``; empty for the whole.
 
     Returns:
-        Which number leaves its bounds by little; None if none does.
+        Which number leaves its bounds; None if none does.
 
     Raises:
         ConfigError: Names the first component that is wrong, its value, and what the space allows.
@@ -115,18 +112,12 @@ def _can_hold(space: gymnasium.Space[Any], array: np.ndarray[Any, Any]) -> bool:
 
 
 def _check_bounds(space: Any, array: np.ndarray[Any, Any], part: str) -> str | None:
-    """Refuse numbers that are not finite or far outside; return which one is outside by little."""
-    bounds = [np.broadcast_to(bound, array.shape) for bound in _find_bounds(space)]
-    low, high = (bound.astype(np.float64) for bound in bounds)
-    excess = np.maximum(low - array, array - high)
+    """Refuse numbers that are not finite, and choices outside of their bounds; return which other one is outside."""
+    low, high = (np.broadcast_to(bound, array.shape) for bound in _find_bounds(space))
+    excess = np.maximum(low.astype(np.float64) - array, array - high.astype(np.float64))
     is_finite = np.abs(array.astype(np.float64)) <= MAX_NUMBER
-    with np.errstate(invalid="ignore"):  # The distance of infinite bounds is not used.
-        bound = np.where(array < low, low, high)
-        distance = np.where(np.isfinite(low) & np.isfinite(high), high - low, np.maximum(1.0, np.abs(bound)))
-        rounding = SLACK * np.maximum(1.0, np.abs(bound))
-    # A choice has no bounds that could be left by little, because a number outside has no place in its one-hot vector.
-    limit = np.maximum(rounding, TOLERANCE * distance) if isinstance(space, spaces.Box) else rounding
-    for wrong in (~is_finite, excess > limit, excess > rounding):
+    bound = np.where(array < low, low, high).astype(np.float64)
+    for wrong in (~is_finite, excess > SLACK * np.maximum(1.0, np.abs(bound))):
         if wrong.any():
             break
     else:
@@ -135,17 +126,15 @@ def _check_bounds(space: Any, array: np.ndarray[Any, Any], part: str) -> str | N
     name = f"observation{part}{''.join(f'[{index}]' for index in place)}"
     if not is_finite[place]:
         raise ConfigError("", ABSENT, f"{name} is {array[place]}", FINITE, NOT_FINITE)
-    least, greatest = (bound[place] for bound in bounds)
-    is_box = isinstance(space, spaces.Box)
-    outside = "which its observation_space does not allow" if is_box else f"outside of {space}"
-    if excess[place] <= limit[place]:
-        return f"{name} is {array[place]}, outside of its bounds {least} to {greatest}"
+    if isinstance(space, spaces.Box):
+        return f"{name} is {array[place]}, outside of its bounds {low[place]} to {high[place]}"
+    # It has no place in the one-hot vector that networks get of a choice.
     raise ConfigError(
         "",
         ABSENT,
-        f"{name} is {array[place]}, {outside}",
-        f"{least} to {greatest} in this place",
-        "correct what reset and step return, or widen the space: Box(-np.inf, np.inf, shape) has no bounds",
+        f"{name} is {array[place]}, outside of {space}",
+        f"{low[place]} to {high[place]} in this place",
+        "correct what reset and step return, or the observation_space",
     )
 
 

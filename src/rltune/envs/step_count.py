@@ -16,11 +16,14 @@ import numpy as np
 from gymnasium.vector import SyncVectorEnv
 
 from rltune.envs.guest import call_guest, make_fault, raise_fault
-from rltune.errors import GUEST_FAULTS, Cause, GuestError, RewardError
+from rltune.errors import GUEST_FAULTS, Cause, GuestError, RewardError, spell
 
 NO_NUMBER = (TypeError, ValueError, OverflowError, RuntimeError)
 """What a conversion to a number raises if there is no single number; torch raises a RuntimeError."""
 
+
+SUMMED_REWARD = "rltune.envs.rewards:SummedReward"
+MAX_WEIGHTS = 8  # An advice spells the weights of so many rewards.
 
 MAX_NUMBER = float(np.finfo(np.float32).max)
 FINITE = f"finite numbers, up to {MAX_NUMBER:.2g}, the greatest of float32"
@@ -113,8 +116,12 @@ def _make_reward_error(reward: Any) -> RewardError:
         what = "None" if reward is None else f"{str(reward)[:80]!r}, a {kind}"
     fix = "return float(reward) in every branch of step"
     if count > 1 or isinstance(reward, Mapping):
-        weigh = "a wrapper that weighs them into one number: env.wrappers=[{entry_point: 'module:Class'}]"
-        fix = f"{weigh}; if each is another agent's, env=pettingzoo with a pettingzoo.ParallelEnv"
+        weights = spell(dict.fromkeys(reward, 1) if isinstance(reward, Mapping) else [1] * count)
+        more = f", kwargs: {{weights: {weights}}}" if count <= MAX_WEIGHTS else ""
+        fix = (
+            f"'env.wrappers=[{{entry_point: \"{SUMMED_REWARD}\"{more}}}]' sums them with these weights; if they belong "
+            "to the agents of a pettingzoo.ParallelEnv, env=pettingzoo"
+        )
     return RewardError(f"the reward is {what}", "one finite number for each step", fix)
 
 

@@ -24,6 +24,7 @@ from rltune.envs.ids import find_class, find_meant, list_classes, list_ids, make
 from rltune.envs.inspection import check_normalising, digest_sources, find_time_limit
 from rltune.envs.layout import MASK, Layout
 from rltune.envs.masks import OFF
+from rltune.envs.missing import suggest_installation
 from rltune.envs.objective import make_score
 from rltune.envs.observations import describe_leaf, find_layout, find_network_spaces
 from rltune.envs.pettingzoo import check_agents
@@ -122,7 +123,7 @@ def refuse_program(spec: EnvSpec) -> None:
 
 def _remind(env_id: str, stall_s: float, call: str, elapsed_s: float) -> None:
     """Print what a slow check waits for."""
-    what = f"{call} has taken {elapsed_s:.0f} s" if call else "its process starts"
+    what = f"{call} has taken {elapsed_s:.0f} s" if elapsed_s >= 1 else f"at {call}" if call else "its process starts"
     print(f"checking {env_id}: {what}; failures.stall_s={stall_s:g} limits each call", flush=True)
 
 
@@ -156,7 +157,7 @@ def check_envs(spec: EnvSpec, corners: Corners) -> EnvFacts:
     """
     facts = check_env(spec)
     built = [(spec.kwargs, spec.wrappers)]
-    limits, notes = [facts.time_limit], list(facts.notes)
+    limits, notes, shortest = [facts.time_limit], list(facts.notes), facts
     for values, corner in corners:
         (name, value), *others = values.items()
         place = f"with {format_params(dict(others))}: " if others else ": "
@@ -184,9 +185,11 @@ def check_envs(spec: EnvSpec, corners: Corners) -> EnvFacts:
                     f"~space.{name}; {spell_command('run -m ')}{name.removeprefix('train_')}=... runs a sweep for each",
                 )
         limits.append(there.time_limit)
+        shortest = min(shortest, there, key=lambda each: (not each.episode_is_over, each.episode_steps))
         notes += [f"with {format_params(values)}: {note}" for note in there.notes if note not in facts.notes]
     limit = None if None in limits else max(filter(None, limits))
-    return replace(facts, time_limit=limit, notes=tuple(dict.fromkeys(notes)))
+    episode = {name: getattr(shortest, name) for name in ("episode_steps", "episode_is_over")}
+    return replace(facts, time_limit=limit, notes=tuple(dict.fromkeys(notes)), **episode)
 
 
 def check_env(spec: EnvSpec) -> EnvFacts:
@@ -235,7 +238,8 @@ def check_env(spec: EnvSpec) -> EnvFacts:
                 suggest_array(spec) or "env.wrappers=[]",
             ) from None
         check_normalising(env, spec)
-        mask, notes = check_first_steps(env, spec)
+        episode = check_first_steps(env, spec)
+        mask = episode.mask
         layout = find_layout(spaces[0], replace(spec, action_mask=mask.to_dict() if mask else OFF))
         leaves = [leaf for leaf in layout.leaves if leaf.kind != MASK]
         seen = [] if Layout(leaves).is_row else [describe_leaf(leaf) for leaf in leaves]
@@ -244,8 +248,17 @@ def check_env(spec: EnvSpec) -> EnvFacts:
         with call_guest("close"):
             close_env(env)
         raise
-    notes = [*seen, *notes, *_list_native_notes(env, spec), *check_close(env)]
-    return EnvFacts(*spaces, find_time_limit(env), mask, metadata, notes=tuple(notes), sources=sources)
+    notes = [*seen, *episode.notes, *_list_native_notes(env, spec), *check_close(env)]
+    return EnvFacts(
+        *spaces,
+        find_time_limit(env),
+        mask,
+        metadata,
+        notes=tuple(notes),
+        sources=sources,
+        episode_steps=episode.steps,
+        episode_is_over=episode.is_over,
+    )
 
 
 def check_close(env: Any) -> list[str]:
@@ -356,7 +369,7 @@ def _explain_failed_make(spec: EnvSpec, exception: Exception, fault: GuestError)
             spec.id,
             f"needs a package: {error}",
             "the packages that the environment imports, installed",
-            f"pip install the package that has the module {error.name}",
+            suggest_installation(error),
         ) from None
     except Exception as error:
         is_registered = spec.id.rpartition(":")[2] in gymnasium.registry
