@@ -239,15 +239,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupSchedul
 
 
 @pytest.fixture
-def heeds_hangup() -> Iterator[None]:
-    """Let this process and those that it starts heed SIGHUP, which ``nohup make test`` lets all of them ignore.
+def heeds_signals() -> Iterator[None]:
+    """Let this process and those that it starts heed what ``nohup make test`` and a shell's ``make test &`` ignore.
 
-    What a process ignores its children ignore, too. A handler they do not inherit, and this one does nothing, so that
-    the tests go on when their terminal is closed.
+    What a process ignores its children ignore, too. A handler they do not inherit. That of SIGHUP does nothing, so that
+    a hang-up of the terminal does not end the tests.
     """
-    before = signal.signal(signal.SIGHUP, lambda *_: None)
+    handlers = {signal.SIGHUP: lambda *_: None, signal.SIGINT: signal.default_int_handler}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     yield
-    signal.signal(signal.SIGHUP, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

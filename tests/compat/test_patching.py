@@ -36,7 +36,7 @@ def test_replacements_are_off_with_another_minor_version(version, monkeypatch, c
 
 
 def test_an_untested_torch_leaves_rays_replacements_on(monkeypatch):
-    versions = {"ray": "2.60.0", "torch": "2.14.0+cpu"}
+    versions = {"ray": "2.60.0", "torch": "2.15.0+cpu"}
     monkeypatch.setattr(patching, "find_version", versions.get)
     assert are_replacements_on()
     assert not patching.is_tested("torch")

@@ -67,7 +67,7 @@ def test_an_algorithm_is_built_as_rllib_builds_it(library, monkeypatch):
 
     monkeypatch.setattr(connector_v2, "inspect", inspect)
     monkeypatch.setattr(torch_utils, "torch", torch)
-    monkeypatch.setitem(patching.TESTED, library, "0.0")
+    monkeypatch.setitem(patching.TESTED, library, ("0.0", "0.0"))
     patching._is_ray_tested.cache_clear()
     skip_needless_work(compiling=False)
     patching._is_ray_tested.cache_clear()

@@ -83,7 +83,9 @@ def test_a_seed_asks_for_deterministic_algorithms_whether_the_compiler_is_there_
         torch.use_deterministic_algorithms(False)
         skip_needless_work(compiling)
         set_torch_seed(1)
-        assert torch.are_deterministic_algorithms_enabled()
-        assert importlib.import_module(COMPILER).deterministic  # torch's own call above has imported it
+        # RLlib asks for them in builds of torch without CUDA alone.
+        assert torch.are_deterministic_algorithms_enabled() is (torch.version.cuda is None)
+        if hasattr(compiler := importlib.import_module(COMPILER), "deterministic"):  # In torch 2.9 and later.
+            assert compiler.deterministic is (torch.version.cuda is None)
     finally:
         torch.use_deterministic_algorithms(before)

@@ -15,7 +15,7 @@ from rltune.driver.signals import stop_on_signals
 from rltune.errors import UnavailableError
 
 
-@pytest.mark.usefixtures("heeds_hangup")
+@pytest.mark.usefixtures("heeds_signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_first_signal_requests_an_end_the_second_raises(number: signal.Signals) -> None:
     before, requests = signal.getsignal(number), []
@@ -28,7 +28,7 @@ def test_the_first_signal_requests_an_end_the_second_raises(number: signal.Signa
     assert signal.getsignal(number) is before
 
 
-@pytest.mark.usefixtures("heeds_hangup")
+@pytest.mark.usefixtures("heeds_signals")
 def test_a_terminal_that_hangs_up_twice_insists_on_nothing() -> None:
     requests = set()
     with stop_on_signals(lambda reason, received: requests.add(received)):
@@ -48,7 +48,7 @@ def test_sighup_stays_ignored_under_nohup() -> None:
     assert requests == []
 
 
-@pytest.mark.usefixtures("heeds_hangup")
+@pytest.mark.usefixtures("heeds_signals")
 def test_a_closed_terminal_lets_a_program_end_by_itself(tmp_path: Path) -> None:
     program = f"""
 import pathlib, time

@@ -15,7 +15,7 @@ from rltune.engine.contract import find_missing_name
 
 def test_the_engine_stays_on_where_an_untested_ray_has_its_names(monkeypatch):
     config = PPOConfig().environment("CartPole-v1")
-    monkeypatch.setitem(patching.TESTED, "ray", "2.59")
+    monkeypatch.setitem(patching.TESTED, "ray", ("2.59", "2.59"))
     find_missing_name.cache_clear()
     assert find_static_obstacle(config) is None
     find_missing_name.cache_clear()

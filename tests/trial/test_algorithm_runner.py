@@ -271,7 +271,7 @@ def test_a_training_does_not_notice_the_episodes_of_its_scores(request_of: Calla
         assert STEPS.steps == steps
         trained.append((runner.train(), runner._observation_stats()["count"]))
         runner.stop()
-    assert trained[0] == trained[1]
+    assert repr(trained[0]) == repr(trained[1])  # Both have NaN, which no data class of Python 3.13 calls equal.
 
 
 FAILING = (

@@ -68,7 +68,7 @@ def test_a_trial_whose_only_checkpoint_is_damaged_starts_anew(tmp_path: Path) ->
     record = checkpoints(tmp_path).save_latest(make_state(), make_runners())["latest"]
     (tmp_path / record["path"] / "toy.json").write_text("{}")
     again = checkpoints(tmp_path, latest=record, best=record)
-    assert again.restore(make_runners(0)) == TrialState([Progress()])
+    assert repr(again.restore(make_runners(0))) == repr(TrialState([Progress()]))  # NaN equals NaN here.
     (note,) = again.notes
     assert record["path"] in note
     assert again.best is None, "nothing is left to compare with"

@@ -273,7 +273,7 @@ def test_a_flag_that_prints_settings_refuses_json(call):
     assert (done.code, json.loads(done.out)["key"]) == (2, "json")
 
 
-@pytest.mark.usefixtures("heeds_hangup")
+@pytest.mark.usefixtures("heeds_signals")
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.nightly)])
 def test_a_signal_while_ray_starts_leaves_nothing(tmp_path, number):
     env = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "RAY_"))}

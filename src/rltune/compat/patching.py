@@ -14,8 +14,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
 
-# The versions with which `tests/compat` and whole sweeps passed. Raise a version when the contract tests pass with it.
-TESTED = {"ray": "2.60", "torch": "2.13"}
+from packaging.version import Version
+
+# The first and the last minor version with which `tests/compat` and whole sweeps passed. Raise the last one when the
+# contract tests pass with it.
+TESTED = {"ray": ("2.60", "2.60"), "torch": ("2.8", "2.14")}
 SWITCH = "RLTUNE_COMPAT"
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
@@ -45,8 +48,10 @@ def switched(plain: Callable[[], Any]) -> Callable[[Callable[Arguments, Answer]]
 
 
 def is_tested(library: str) -> bool:
-    """Return whether the minor version of an installed library is the one in `TESTED`."""
-    return ".".join(find_version(library).split(".")[:2]) == TESTED[library]
+    """Return whether the minor version of an installed library is in the range of `TESTED`."""
+    first, last = (Version(version) for version in TESTED[library])
+    version = Version(find_version(library))
+    return first <= Version(f"{version.major}.{version.minor}") <= last
 
 
 @functools.cache
@@ -54,7 +59,7 @@ def _is_ray_tested() -> bool:
     """Return whether Ray's version was tested; if not, log once that sweeps will be slower."""
     if is_tested("ray"):
         return True
-    version = f"ray {find_version('ray')} (tested with {TESTED['ray']})"
+    version = f"ray {find_version('ray')} (tested with {' to '.join(dict.fromkeys(TESTED['ray']))})"
     logger.warning("%s: rltune's speed-ups of Ray and RLlib are off, which makes sweeps slower", version)
     return False
 

@@ -36,6 +36,8 @@ with exit_on_signals():
         os._exit(0)
     time.sleep(30)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program], capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 128 + number, done.stderr
     assert done.stderr == ""

@@ -22,6 +22,7 @@ runpy.run_module(module, run_name="__main__", alter_sys=True)
 """
 
 
+@pytest.mark.usefixtures("heeds_signals")
 @pytest.mark.parametrize("imported", ["yaml", "rltune.errors", "rltune.config.schema"])
 @pytest.mark.parametrize("module", ["rltune", "sweeps.list"])
 def test_an_early_interrupt_is_answered_in_one_line(module: str, imported: str) -> None:

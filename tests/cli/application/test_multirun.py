@@ -40,7 +40,7 @@ def test_the_check_of_several_jobs_tells_them_apart(capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("heeds_hangup")
+@pytest.mark.usefixtures("heeds_signals")
 @pytest.mark.parametrize(
     "number",
     [signal.SIGTERM, *(pytest.param(each, marks=pytest.mark.nightly) for each in (signal.SIGHUP, signal.SIGINT))],

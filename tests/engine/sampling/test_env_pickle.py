@@ -63,7 +63,7 @@ def test_what_would_come_back_otherwise_is_refused_by_name(monkeypatch: pytest.M
     with pytest.raises(pickle.PicklingError, match="CountEnv"):
         pickle_envs(SyncEnvs(lambda index: CountEnv(), 1))
     asynchronous = VectorEnvs(gym.make_vec("CartPole-v1", 2, "async"))
-    with pytest.raises(pickle.PicklingError, match="pickle"):
+    with pytest.raises(pickle.PicklingError, match=r"pickle|local object"):
         pickle_envs(asynchronous)
     asynchronous.close()
     monkeypatch.setattr(env_pickle, "MAX_BYTES", 1000)
