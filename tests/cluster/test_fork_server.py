@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import signal
@@ -178,6 +179,19 @@ def test_what_a_call_raises_arrives_in_its_three_parts(warm: ForkServer) -> None
 def test_an_error_that_cannot_be_pickled_arrives_by_its_words(warm: ForkServer) -> None:
     with pytest.raises(RuntimeError, match=r"^TwoPartError: \S"):
         warm.call(fail_in_two_parts)
+
+
+def start_simulator(path: str) -> None:
+    """As a simulator's package does: what it has started is ended when Python ends."""
+    atexit.register(Path(path).touch)
+
+
+def test_what_a_call_registers_for_the_end_is_done(warm: ForkServer, tmp_path: Path) -> None:
+    warm.call(start_simulator, str(tmp_path / "ended"))
+    until = time.monotonic() + 10
+    while not (tmp_path / "ended").exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert (tmp_path / "ended").exists()
 
 
 def leave(calls: str) -> None:

@@ -154,10 +154,17 @@ class Long(Walk):
         return obs, reward, False, False, info
 
 
-@pytest.mark.parametrize(("name", "bound", "steps"), [("EPISODE_STEPS", 50, 50), ("EPISODE_S", 0.0, 0)])
-def test_the_random_episode_is_bounded_in_steps_and_time(name, bound, steps, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "bound", "steps", "objective"),
+    [
+        ("EPISODE_STEPS", 50, 50, {"kind": "info", "key": "won"}),
+        ("MEASURED_S", 0.0, 0, {"kind": "info", "key": "won"}),
+        ("EPISODE_S", 0.0, 0, {}),
+    ],
+)
+def test_the_random_episode_is_bounded_in_steps_and_time(name, bound, steps, objective, monkeypatch):
     monkeypatch.setattr(first_steps, name, bound)
-    facts = check(Long, objective={"kind": "info", "key": "won"})
+    facts = check(Long, objective=objective)
     assert (facts.episode_steps, facts.episode_is_over) == (max(1, steps), False)
 
 

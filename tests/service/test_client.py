@@ -209,6 +209,8 @@ def test_who_waits_gives_up_in_the_end(tmp_path: Path, monkeypatch: pytest.Monke
         client._session.headers["Authorization"] = "Bearer another"
         with pytest.raises(TokenError):  # At once: a person has to do something.
             client.wait("one")
+    with pytest.raises(ServiceError):
+        client.wait("one", timeout_s=0.3)  # Not the minutes that a restart may take.
     monkeypatch.setattr(rltune.service.client, "PATIENCE_S", 0.3)
     for wait in (lambda: client.wait("one"), lambda: list(client.logs("one", follow=True))):
         began_s = time.monotonic()

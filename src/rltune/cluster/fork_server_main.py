@@ -21,7 +21,13 @@ from select import select
 from typing import Any
 
 from rltune.cluster.worker_entry import FORKED, MODULES_VARIABLE, WORKER_VARIABLE
-from rltune.compat.ray_start import WORKER_MODULE, draw_actor_class_ids, forbid_auto_start, forget_finalizers
+from rltune.compat.ray_start import (
+    WORKER_MODULE,
+    draw_actor_class_ids,
+    forbid_auto_start,
+    forget_finalizers,
+    run_exit_handlers,
+)
 from rltune.envs import child
 from rltune.envs.guest import make_fault
 
@@ -213,6 +219,8 @@ def _answer_call(connection: socket.socket, head: bytes) -> None:
     except BaseException as error:
         answer = _pickle_error(error if isinstance(error, Exception) else make_fault(error, "the check"))
     connection.sendall(answer)
+    connection.shutdown(socket.SHUT_WR)  # The driver goes on, however long simulators take to end.
+    run_exit_handlers()
     os._exit(0)
 
 

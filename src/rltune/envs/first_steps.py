@@ -33,8 +33,11 @@ from rltune.envs.spec import EPISODE, EnvSpec, name_metric, suggest_array
 from rltune.envs.step_count import describe_returned
 from rltune.errors import ABSENT, ConfigError, GuestError, nearest, read_text
 
-EPISODE_STEPS, EPISODE_S = 5_000, 2.0
-"""The random episode of the check is left after this many steps or seconds, so that no simulator makes it slow."""
+EPISODE_STEPS, EPISODE_S, MEASURED_S = 5_000, 2.0, 10.0
+"""The random episode of the check is left after this many steps or seconds, so that no simulator makes it slow.
+
+It may take longer if there is an objective or a metric, which many environments report at an episode's end.
+"""
 REPEATED_STEPS, REPEAT_S = 10, 1.0
 """How many of its first steps are played again after the same seed, and how slow these may be for that."""
 OBJECTIVE = "the objective"
@@ -302,6 +305,7 @@ def play_episode(spec: EnvSpec, step: Callable[[str], tuple[float, bool, Mapping
         ConfigError: No info has what the objective reads and nothing counts then, or what one has is no number.
     """
     meter, names, is_over, began = EpisodeMeter(spec), dict[str, None](), False, time.monotonic()
+    limit_s = MEASURED_S if spec.objective or spec.metrics else EPISODE_S
     for number in range(1, EPISODE_STEPS + 1):
         try:
             reward, is_over, info = step(f"step {number}")
@@ -314,7 +318,7 @@ def play_episode(spec: EnvSpec, step: Callable[[str], tuple[float, bool, Mapping
         names |= dict.fromkeys(list_keys(info)) if spec.measured else {}
         for key in spec.measured:
             _check_number(spec, key, find_value(info, key), number)
-        if is_over or time.monotonic() - began > EPISODE_S:
+        if is_over or time.monotonic() - began > limit_s:
             break
     if is_over and not spec.scores_infos:
         with _name_call(("objective.kind", spec.objective.get("kind"), ""), OBJECTIVE):
@@ -336,8 +340,9 @@ def play_episode(spec: EnvSpec, step: Callable[[str], tuple[float, bool, Mapping
     for key in spec.metrics:
         if key in lacking:
             meant = f"; did you mean {close}?" if (close := nearest(key, names)) else ""
+            played = "no step" if is_over else f"none of the first {number:,} steps"
             notes.append(
-                f"metrics: no step of a random episode has {key}. Episodes without it are left out of its mean, and "
+                f"metrics: {played} of a random episode has {key}. Episodes without it are left out of its mean, and "
                 f"episodes_with/{name_metric(key).removeprefix(EPISODE)} counts the others; {have}{meant}"
             )
     return Episode(number, is_over, tuple(notes))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import math
 import os
 import time
 import zipfile
@@ -264,17 +265,22 @@ class Client:
 
         Raises:
             TimeoutError: A sweep has not ended by then.
-            ServiceError: The service has not answered for `PATIENCE_S`.
+            ServiceError: The service has not answered for `PATIENCE_S`, or in the rest of the wait.
         """
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        sweeps = [self.read_patiently(self.show, name) for name in names]
+        deadline_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
+
+        def read(method: Callable[..., Answer], *arguments: Any) -> Answer:
+            left_s = max(0.0, deadline_s - time.monotonic())
+            return self.read_patiently(method, *arguments, limit_s=min(PATIENCE_S, left_s))
+
+        sweeps = [read(self.show, name) for name in names]
         while unfinished := [sweep["name"] for sweep in sweeps if sweep["state"] in WAITING]:
-            if deadline is not None and time.monotonic() > deadline:
+            if time.monotonic() > deadline_s:
                 raise TimeoutError(f"{', '.join(unfinished)}: not ended")
             time.sleep(INTERVAL_S)
             # The list of those that wait or run is read quickly, however many others have ended.
-            waiting = {sweep["name"]: sweep for sweep in self.read_patiently(self.list, None, None, 0, WAITING)}
-            sweeps = [waiting.get(name) or self.read_patiently(self.show, name) for name in names]
+            waiting = {sweep["name"]: sweep for sweep in read(self.list, None, None, 0, WAITING)}
+            sweeps = [waiting.get(name) or read(self.show, name) for name in names]
         return sweeps
 
     def read_patiently(self, read: Callable[..., Answer], *arguments: Any, limit_s: float | None = None) -> Answer:
