@@ -92,6 +92,15 @@ def test_a_copied_project_is_one_of_its_own(tmp_path: Path) -> None:
     assert read_places(tmp_path / "one/mlflow.db") == [f"{root}/1"]
 
 
+def test_a_project_is_copied_out_of_a_folder_that_cannot_be_seen(tmp_path: Path) -> None:
+    """Such as another user's. To root all can be seen, so that a name that is too long stands for it."""
+    row = ("experiments", "artifact_location", f"/{'x' * 300}/mlruns/1")
+    uri = write_file(tmp_path / "mlflow.db", "x", row)
+    (tmp_path / "mlruns/1").mkdir(parents=True)
+    follow_move(uri)
+    assert read_places(tmp_path / "mlflow.db") == [f"{tmp_path}/mlruns/1"]
+
+
 def test_a_folder_by_another_name_is_the_same_project(tmp_path: Path) -> None:
     row = ("experiments", "artifact_location", f"{tmp_path}/one/mlruns/1")
     write_file(tmp_path / "one/mlflow.db", "x", row)

@@ -147,6 +147,27 @@ def test_a_mask_that_several_agents_do_not_use_is_refused(is_strict, monkeypatch
         assert check_env(without).notes == ()
 
 
+def test_a_late_failure_of_several_agents_is_noted(monkeypatch):
+    """Training goes on after one, and no setting makes their copies again."""
+    from mpe2 import simple_spread_v3
+    from pettingzoo.utils import BaseParallelWrapper
+
+    class Diverging(BaseParallelWrapper):
+        steps = 0
+
+        def step(self, actions):
+            self.steps += 1
+            if self.steps == 15:
+                raise ValueError("diverged")
+            return super().step(actions)
+
+    make = simple_spread_v3.parallel_env
+    monkeypatch.setattr(simple_spread_v3, "parallel_env", lambda **kwargs: Diverging(make(**kwargs)))
+    (note,) = check_env(spec_of(SPREAD | {"kwargs": {"max_cycles": 50}})).notes
+    assert "step 15" in note
+    assert "diverged" in note
+
+
 def test_agents_get_python_ints_and_may_pay_arrays(monkeypatch):
     from mpe2 import simple_spread_v3
     from pettingzoo.utils import BaseParallelWrapper

@@ -162,6 +162,15 @@ def test_several_rewards_are_answered_with_what_sums_them(rewards):
     assert env.step(0)[1] == 3.0
 
 
+@pytest.mark.parametrize(
+    "key", ["fuel use", "a:b", "a,b", ("x", 1), 3, -1, "été", "x" * 300, "", "it's", "true", "1.5"]
+)
+def test_rewards_of_any_key_are_answered_with_what_sums_them(key):
+    rewards = {key: 1.0, "other": 2.0}
+    override = OverridesParser.create().parse_override(shlex.split(refuse(lambda: Walk(reward=lambda: rewards)).fix)[0])
+    check(lambda: Walk(reward=lambda: rewards), wrappers=tuple(override.value()))
+
+
 @pytest.mark.parametrize("rewards", SEVERAL)
 def test_several_rewards_are_weighed(rewards):
     weights = {"left": 1.0, "right": -0.5} if isinstance(rewards, dict) else [1.0, -0.5]

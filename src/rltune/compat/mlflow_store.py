@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import re
 import shlex
 import sqlite3
@@ -102,8 +103,9 @@ def follow_move(uri: str) -> None:
             if Path(location).name == str(number):
                 roots.setdefault(Path(location).parent, []).append(str(number))
         for root, numbers in roots.items():
+            # What lies in another user's folder cannot be seen. For Path.exists that is an error.
             original = root.parent / path.name
-            is_left = root.exists() and not (original.exists() and not original.samefile(path))
+            is_left = os.path.exists(root) and (not os.path.exists(original) or os.path.samefile(original, path))
             if not root.is_absolute() or is_left or not any((here / number).exists() for number in numbers):
                 continue
             for table, column in PLACES:

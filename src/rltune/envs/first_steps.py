@@ -40,6 +40,7 @@ It may take longer if there is an objective or a metric, which many environments
 """
 REPEATED_STEPS, REPEAT_S = 10, 1.0
 """How many of its first steps are played again after the same seed, and how slow these may be for that."""
+RESTARTS = 20  # What an advice names for env.restarts.
 OBJECTIVE = "the objective"
 """The name of the call into an objective of the user's."""
 SEED = 0
@@ -301,7 +302,7 @@ def play_episode(spec: EnvSpec, step: Callable[[str], tuple[float, bool, Mapping
         The episode, with notes on the metrics that no step has, as not every episode may have them.
 
     Raises:
-        GuestError: A step has failed; if copies are made again after a failure, only the first steps are.
+        GuestError: A step has failed, unless it may be one that seldom does and that training goes on after.
         ConfigError: No info has what the objective reads and nothing counts then, or what one has is no number.
     """
     meter, names, is_over, began = EpisodeMeter(spec), dict[str, None](), False, time.monotonic()
@@ -310,9 +311,16 @@ def play_episode(spec: EnvSpec, step: Callable[[str], tuple[float, bool, Mapping
         try:
             reward, is_over, info = step(f"step {number}")
         except GuestError as fault:
-            if number <= REPEATED_STEPS or not spec.restarts or not isinstance(fault.__cause__, Exception):
+            if number <= REPEATED_STEPS or not isinstance(fault.__cause__, Exception):
                 raise
             note = f"{fault.what}; env.restarts={spec.restarts} makes such a copy again"
+            if spec.policies is not None:  # Nothing makes these again, but a trial whose attempt has failed goes on.
+                note = (
+                    f"{fault.what}; each such failure ends an attempt, and its trial goes on from its last checkpoint"
+                )
+            elif not spec.restarts:
+                fix = f"{fault.fix}, or env.restarts={RESTARTS} if it seldom fails, and its copies are made again"
+                raise fault.rewrite(fault.problem, fix=fix, key=fault.key, value=fault.value) from fault.__cause__
             return Episode(number, False, (note,))
         meter.add(reward, info)
         names |= dict.fromkeys(list_keys(info)) if spec.measured else {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,8 @@ NO_NUMBER = (TypeError, ValueError, OverflowError, RuntimeError)
 
 SUMMED_REWARD = "rltune.envs.rewards:SummedReward"
 MAX_WEIGHTS = 8  # An advice spells the weights of so many rewards.
+# Weights that Hydra reads as they are spelt.
+TYPED = re.compile(r"(?ai)\[[1,]+\]|\{(?:(?!(?:true|false|null|nan|inf):)-?\w[\w -]*:1,?)+\}")
 
 MAX_NUMBER = float(np.finfo(np.float32).max)
 FINITE = f"finite numbers, up to {MAX_NUMBER:.2g}, the greatest of float32"
@@ -117,10 +120,11 @@ def _make_reward_error(reward: Any) -> RewardError:
     fix = "return float(reward) in every branch of step"
     if count > 1 or isinstance(reward, Mapping):
         weights = spell(dict.fromkeys(reward, 1) if isinstance(reward, Mapping) else [1] * count)
-        more = f", kwargs: {{weights: {weights}}}" if count <= MAX_WEIGHTS else ""
+        is_typed = count <= MAX_WEIGHTS and TYPED.fullmatch(weights)
+        more, how = (f", kwargs: {{weights: {weights}}}", " with these weights") if is_typed else ("", "")
         fix = (
-            f"'env.wrappers=[{{entry_point: \"{SUMMED_REWARD}\"{more}}}]' sums them with these weights; if they belong "
-            "to the agents of a pettingzoo.ParallelEnv, env=pettingzoo"
+            f"'env.wrappers=[{{entry_point: \"{SUMMED_REWARD}\"{more}}}]' sums them{how}; if they belong to "
+            "the agents of a pettingzoo.ParallelEnv, env=pettingzoo"
         )
     return RewardError(f"the reward is {what}", "one finite number for each step", fix)
 
