@@ -6,6 +6,7 @@ import decimal
 import math
 import re
 import sys
+import time
 from typing import Any
 
 import numpy as np
@@ -159,14 +160,26 @@ class Long(Walk):
     ("name", "bound", "steps", "objective"),
     [
         ("EPISODE_STEPS", 50, 50, {"kind": "info", "key": "won"}),
-        ("MEASURED_S", 0.0, 0, {"kind": "info", "key": "won"}),
-        ("EPISODE_S", 0.0, 0, {}),
+        ("MEASURED_S", 0.0, 10, {"kind": "info", "key": "won"}),
+        ("EPISODE_S", 0.0, 10, {}),
     ],
 )
 def test_the_random_episode_is_bounded_in_steps_and_time(name, bound, steps, objective, monkeypatch):
     monkeypatch.setattr(first_steps, name, bound)
     facts = check(Long, objective=objective)
-    assert (facts.episode_steps, facts.episode_is_over) == (max(1, steps), False)
+    assert (facts.episode_steps, facts.episode_is_over) == (steps, False)
+
+
+def test_what_is_searched_shares_the_time_of_one_random_episode(monkeypatch):
+    """In a slow simulator; each value of a choice is checked."""
+    monkeypatch.setattr(first_steps, "EPISODE_S", 0.8)
+
+    def step(call: str) -> tuple[float, bool, dict[str, Any]]:
+        time.sleep(0.01)
+        return 0.0, False, {}
+
+    whole, part, least = (first_steps.play_episode(EnvSpec(""), step, share).steps for share in (1, 1 / 4, 0))
+    assert 10 == least < part < whole
 
 
 class Breaking(Walk):

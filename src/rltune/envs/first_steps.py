@@ -163,12 +163,13 @@ class Episode(NamedTuple):
     mask: MaskSource | None = None
 
 
-def check_first_steps(env: Any, spec: EnvSpec) -> Episode:
+def check_first_steps(env: Any, spec: EnvSpec, share: float = 1.0) -> Episode:
     """Refuse an environment that cannot step, or whose observations or rewards are invalid, in a random episode.
 
     Args:
         env: The environment with its wrappers, before its observations and actions are flattened.
         spec: Its specification.
+        share: As for `play_episode`.
 
     Raises:
         GuestError: A reset or a step has failed.
@@ -187,7 +188,7 @@ def check_first_steps(env: Any, spec: EnvSpec) -> Episode:
             steps.append((returned[0], returned[1], returned[2]))
         return returned[1], returned[2], info
 
-    episode = play_episode(spec, step)
+    episode = play_episode(spec, step, share)
     notes = []
     if is_quick and (difference := _repeat(play, env.observation_space, first, actions, steps, episode.is_over)):
         notes.append(describe_unseeded(spec.id, difference))
@@ -291,12 +292,15 @@ def find_difference(space: Any, one: Any, other: Any, part: str = "") -> str | N
     return f"{name} {first[place]:.6g} and {second[place]:.6g}"
 
 
-def play_episode(spec: EnvSpec, step: Callable[[str], tuple[float, bool, Mapping[str, Any]]]) -> Episode:
+def play_episode(
+    spec: EnvSpec, step: Callable[[str], tuple[float, bool, Mapping[str, Any]]], share: float = 1.0
+) -> Episode:
     """Play a random episode, and refuse an objective or a metric that cannot be computed from it.
 
     Args:
         spec: The environment's, which has been reset.
         step: Takes a random step, of which it gets the name; returns reward, whether the episode is over, and the info.
+        share: Of the time that all environments of a check have together.
 
     Returns:
         The episode, with notes on the metrics that no step has, as not every episode may have them.
@@ -306,7 +310,7 @@ def play_episode(spec: EnvSpec, step: Callable[[str], tuple[float, bool, Mapping
         ConfigError: No info has what the objective reads and nothing counts then, or what one has is no number.
     """
     meter, names, is_over, began = EpisodeMeter(spec), dict[str, None](), False, time.monotonic()
-    limit_s = MEASURED_S if spec.objective or spec.metrics else EPISODE_S
+    limit_s = share * (MEASURED_S if spec.objective or spec.metrics else EPISODE_S)
     for number in range(1, EPISODE_STEPS + 1):
         try:
             reward, is_over, info = step(f"step {number}")
@@ -326,7 +330,8 @@ def play_episode(spec: EnvSpec, step: Callable[[str], tuple[float, bool, Mapping
         names |= dict.fromkeys(list_keys(info)) if spec.measured else {}
         for key in spec.measured:
             _check_number(spec, key, find_value(info, key), number)
-        if is_over or time.monotonic() - began > limit_s:
+        elapsed_s = time.monotonic() - began
+        if is_over or (elapsed_s > limit_s and (number >= REPEATED_STEPS or elapsed_s > REPEAT_S)):
             break
     if is_over and not spec.scores_infos:
         with _name_call(("objective.kind", spec.objective.get("kind"), ""), OBJECTIVE):

@@ -312,10 +312,14 @@ class TeamEnv:
         return obs, dict(rewards), not self._env.agents, dict(infos)
 
 
-def check_agents(spec: EnvSpec) -> EnvFacts:
-    """Build a multi-agent environment and step it once, so that errors are found before the first trial.
+def check_agents(spec: EnvSpec, share: float = 1.0) -> EnvFacts:
+    """Build a multi-agent environment and play a random episode, so that errors are found before the first trial.
 
     It makes one copy, which is closed whatever the check finds.
+
+    Args:
+        spec: The environment.
+        share: As for `play_episode`.
 
     Returns:
         What was learned about it.
@@ -344,7 +348,7 @@ def check_agents(spec: EnvSpec) -> EnvFacts:
                 again, infos = copy.deepcopy(env.reset(seed=0))
             for agent in env.agents:
                 _refuse_info(spec, agent, infos)
-            episode = _play(spec, env, masks, again, notes)
+            episode = _play(spec, env, masks, again, notes, share)
         except ConfigError as error:
             raise name_setting(error, "env.id", spec.id) from None
         except GuestError as fault:
@@ -432,7 +436,12 @@ def _draw_action(space: Any, mask: MaskSource | None, observation: Any, rng: np.
 
 
 def _play(
-    spec: EnvSpec, env: Any, masks: Mapping[str, MaskSource | None], observations: Any, notes: dict[str, str]
+    spec: EnvSpec,
+    env: Any,
+    masks: Mapping[str, MaskSource | None],
+    observations: Any,
+    notes: dict[str, str],
+    share: float,
 ) -> Episode:
     """Play a random episode of all agents, and refuse what they get if it is invalid.
 
@@ -442,6 +451,7 @@ def _play(
         masks: Where each agent's legal actions are in its observations.
         observations: What the reset has returned.
         notes: Gets a note on a number that leaves its bounds.
+        share: As for `play_episode`.
     """
     rng, spaces = np.random.default_rng(0), spaces_by_agent(env)
     team = TeamEnv(env)
@@ -466,7 +476,7 @@ def _play(
         return sum(map(read_reward, rewards.values())), is_over, infos
 
     look("reset")
-    return play_episode(spec, step)
+    return play_episode(spec, step, share)
 
 
 @contextlib.contextmanager

@@ -168,7 +168,7 @@ def check_envs(spec: EnvSpec, corners: Corners) -> EnvFacts:
             # The shaping of rewards needs no copy, and several agents have none, which their check says.
             if parts in built and corner.policies is None:
                 continue
-            there = check_env(corner)
+            there = check_env(corner, 1 / len(corners))
         except GuestError as error:
             raise error.rewrite(place + error.what, None, fix, key=f"space.{name}", value=value) from error.__cause__
         except ConfigError as error:
@@ -192,10 +192,14 @@ def check_envs(spec: EnvSpec, corners: Corners) -> EnvFacts:
     return replace(facts, time_limit=limit, notes=tuple(dict.fromkeys(notes)), **episode)
 
 
-def check_env(spec: EnvSpec) -> EnvFacts:
+def check_env(spec: EnvSpec, share: float = 1.0) -> EnvFacts:
     """Build an environment and take some steps, to find a wrong id, argument or wrapper before the first trial.
 
     It makes one copy, which is closed whatever the check finds.
+
+    Args:
+        spec: The environment.
+        share: Of the time of a random episode; those of a space's corners share one.
 
     Returns:
         What was learned about it.
@@ -204,7 +208,7 @@ def check_env(spec: EnvSpec) -> EnvFacts:
         ConfigError: It cannot be built, stepped or learned from; names the nearest id, or the extra to install.
     """
     if spec.policies is not None:
-        return check_agents(spec)
+        return check_agents(spec, share)
     module, colon, _ = spec.id.rpartition(":")
     if colon and not module:
         raise ConfigError(
@@ -238,7 +242,7 @@ def check_env(spec: EnvSpec) -> EnvFacts:
                 suggest_array(spec) or "env.wrappers=[]",
             ) from None
         check_normalising(env, spec)
-        episode = check_first_steps(env, spec)
+        episode = check_first_steps(env, spec, share)
         mask = episode.mask
         layout = find_layout(spaces[0], replace(spec, action_mask=mask.to_dict() if mask else OFF))
         leaves = [leaf for leaf in layout.leaves if leaf.kind != MASK]
