@@ -93,7 +93,7 @@ def test_defaults_are_those_of_the_commands_file() -> None:
         ("serve", "port=99999", "port", "from 0 to 65535", "port=8288"),
         ("serve", "width=1,2", "width", "a whole number, at least 1", "width=1"),
         ("serve", "width=!!int x", "width", "a whole number, at least 1", "width=1"),
-        ("retry", "trials=3", "trials", "a list, such as", "retry --help"),
+        ("retry", "trials=3", "trials", "a list, such as", "trials=[3]"),
         ("retry", "trials=[3", "trials", "a list, such as", "retry --help"),
         ("enqueue", "space=3", "space", "{name: value}", "enqueue --help"),
         ("export", "format=onxx", "format", "one of: onnx, torch", "format=onnx"),

@@ -136,7 +136,7 @@ def test_a_sweeps_page_has_its_trials_and_certified_results(folder: ServiceFolde
     assert described["sections"]["verdict"].notes
     assert described["parameters"] == [("lr", "loguniform 1e-4, 0.01", "0.01")], "with the value of the best trial"
     assert described["sweep"]["name"] == "s"
-    assert [curve.trial for curve in described["curves"].curves][-1] == 11, "the best trial's is drawn last"
+    assert [curve.trial for curve in described["curves"][0].curves][-1] == 11, "the best trial's is drawn last"
 
 
 @pytest.mark.slow

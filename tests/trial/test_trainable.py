@@ -24,6 +24,7 @@ from rltune.checkpoints.clients import StoreUnavailableError, UnsharedStoreError
 from rltune.checkpoints.store import read_state
 from rltune.driver.plan import make_plan
 from rltune.engine.sampling.vector_envs import SyncEnvs
+from rltune.envs import first_steps
 from rltune.envs.spec import EnvSpec
 from rltune.envs.step_count import STEPS, SamplingEnded
 from rltune.errors import Cause, ConfigError, GuestError, NonFiniteError, RewardError
@@ -634,8 +635,11 @@ def test_a_trial_gets_on_though_each_attempt_fails_early(
     assert reached[-1] >= 900 or batch > 900
 
 
-def test_a_failed_attempt_says_that_no_episode_has_ended(request_of: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_failed_attempt_says_that_no_episode_has_ended(
+    request_of: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     words = ["env.id=failing:Failing-v0", "+env.kwargs={fail_at: 50, length: 60}"]
+    monkeypatch.setattr(first_steps, "EPISODE_STEPS", 40)  # The check sees nothing of it.
     build = make_plan(request_of(*words)).assignment_build()
     task = {"build": build, "env_steps": 900, "reports": 1, "engine": "fast", "params": {}}
     trial = Trial(make_task(tmp_path, **task, checkpoint_every_s=600.0))
