@@ -43,7 +43,7 @@ class Informing(gym.Env[Any, Any]):
         info = {} if self.info is None else self.info
         info |= {"speed": np.float32(self.steps), "energy": np.array([2.0]), "force": -self.steps, "note": "fine"}
         info |= {"rewards": {"forward": 0.5}, "done": np.bool_(over)}
-        if over and self.episode % 3 == 1:  # The check plays the first one.
+        if over and self.episode % 3 == 0:
             info["rare"] = self.episode
         return self._look(), 1.0, False, over, info
 
