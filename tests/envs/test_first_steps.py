@@ -9,6 +9,7 @@ import sys
 import time
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -537,3 +538,60 @@ class Late(MaskedInInfo):
 def test_a_mask_that_is_not_always_there_names_the_step(made, named):
     with pytest.raises((GuestError, ConfigError), match=named):
         check(made)
+
+
+# -- Who has failed ---------------------------------------------------------------------------------------------------
+
+
+class Broken(Walk):
+    """Raises an error of its own at a step, or in its reset."""
+
+    def __init__(self, at: int) -> None:
+        self.failing = at
+
+    def take(self, action: Any) -> None:
+        if self.at == self.failing:
+            raise OSError("no answer")
+
+    def reset(self, **kwargs: Any) -> Any:
+        if self.failing == 0:
+            raise OSError("no answer")
+        return super().reset(**kwargs)
+
+
+class Weighing(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Raises an error of its own, in its constructor or at a step."""
+
+    def __init__(self, env: Any, weights: Any = 1.0, resets: bool = False) -> None:
+        super().__init__(env)
+        self.weights = weights
+        if resets:
+            env.reset(seed=0)
+
+    def step(self, action: Any) -> Any:
+        observation, reward, *rest = self.env.step(action)
+        return observation, reward * self.weights.mean() if isinstance(self.weights, list) else reward, *rest
+
+
+def refuse_wrapped(made: Any, kwargs: dict[str, Any], **arguments: Any) -> RltuneError:
+    wrapper = {"entry_point": f"{__name__}:Weighing", "kwargs": arguments}
+    with pytest.raises(RltuneError) as refused:
+        check(made, kwargs=kwargs, wrappers=(wrapper,))
+    return refused.value
+
+
+@pytest.mark.parametrize(
+    ("at", "arguments"),
+    [(0, {}), (0, {"weights": [1, 1], "resets": True}), (1, {"weights": [1, 1]}), (12, {})],
+)
+def test_a_failing_environment_is_named_and_not_its_wrappers(at, arguments):
+    refused = refuse_wrapped(Broken, {"at": at}, **arguments)
+    assert refused.key == "env.id"
+    assert "numpy.array" not in refused.fix
+    assert ("env.restarts" in refused.fix) == (at == 12)
+
+
+def test_a_failing_wrapper_is_named_with_its_list():
+    refused = refuse_wrapped(Walk, {}, weights=[1, 1])
+    assert refused.key == "env.wrappers"
+    assert refused.fix.startswith("weights: {_target_: numpy.array")

@@ -70,7 +70,7 @@ def explain_failed_make(spec: EnvSpec, error: Exception, before: BaseException |
         spec.id,
         f"{f'with env.kwargs={spell(spec.kwargs)}' if spec.kwargs else ''}: {fault.problem}",
         fault.allowed,
-        suggest_array(spec)
+        suggest_array(error, spec.kwargs)
         or f"correct it, or start what it needs; python -c {shlex.quote(code)} shows where it fails",
     )
 

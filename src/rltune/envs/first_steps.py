@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import math
 import re
 import time
@@ -17,7 +18,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rltune.envs.actions import ActionParts
-from rltune.envs.guest import call_guest
+from rltune.envs.guest import call_guest, is_raised_within
 from rltune.envs.masks import AUTO, OFF, SETTING, MaskReader, MaskSource, draw_legal, find_mask
 from rltune.envs.meter import EpisodeMeter, find_value, list_keys, read_number
 from rltune.envs.observations import encode_observation, make_layout
@@ -59,14 +60,15 @@ class FirstSteps:
     Args:
         env: The environment with its wrappers, before its observations and actions are flattened.
         spec: Its specification, which the errors name.
+        bare: The same without the specification's wrappers.
 
     Attributes:
         mask: Where it says which actions are legal; None if it does not.
         excess: Which number has left its bounds; None if none has.
     """
 
-    def __init__(self, env: Any, spec: EnvSpec) -> None:
-        self._env, self._setting, self._advice = env, _find_setting(spec), suggest_array(spec)
+    def __init__(self, env: Any, spec: EnvSpec, bare: Any) -> None:
+        self._env, self._find_setting = env, functools.partial(find_setting, spec, bare)
         self._observation_space, self._action_space = env.observation_space, env.action_space
         self._layout = make_layout(env.observation_space, spec.encode)
         self._actions = read_actions(self._action_space)
@@ -88,7 +90,7 @@ class FirstSteps:
             GuestError: The reset has failed.
             ConfigError: What it returned is invalid.
         """
-        with _name_call(self._setting, "reset", self._advice):
+        with _name_call(self._find_setting, "reset"):
             observation, info = read_returned("reset", self._env.reset(seed=SEED))
             self._look(observation, info, "reset")
             return copy.deepcopy(observation)  # Some environments write each observation into the same array.
@@ -100,7 +102,7 @@ class FirstSteps:
             GuestError: The step has failed.
             ConfigError: What it returned is invalid.
         """
-        with self._explain_illegal(), _name_call(self._setting, call, self._advice):
+        with self._explain_illegal(), _name_call(self._find_setting, call):
             # Some environments write into the action, which is sent again later.
             returned = read_returned(call, self._env.step(copy.deepcopy(action)))
             observation, reward, terminated, truncated, info = returned
@@ -163,19 +165,20 @@ class Episode(NamedTuple):
     mask: MaskSource | None = None
 
 
-def check_first_steps(env: Any, spec: EnvSpec, share: float = 1.0) -> Episode:
+def check_first_steps(env: Any, spec: EnvSpec, share: float, bare: Any) -> Episode:
     """Refuse an environment that cannot step, or whose observations or rewards are invalid, in a random episode.
 
     Args:
         env: The environment with its wrappers, before its observations and actions are flattened.
         spec: Its specification.
         share: As for `play_episode`.
+        bare: The environment without the wrappers.
 
     Raises:
         GuestError: A reset or a step has failed.
         ConfigError: What one of them returned is invalid, or the objective or a metric cannot be computed.
     """
-    play = FirstSteps(env, spec)
+    play = FirstSteps(env, spec, bare)
     began = time.monotonic()
     first, actions, steps = play.reset(), list[Any](), list[Step]()
     is_quick = time.monotonic() - began < REPEAT_S
@@ -334,7 +337,7 @@ def play_episode(
         if is_over or (elapsed_s > limit_s and (number >= REPEATED_STEPS or elapsed_s > REPEAT_S)):
             break
     if is_over and not spec.scores_infos:
-        with _name_call(("objective.kind", spec.objective.get("kind"), ""), OBJECTIVE):
+        with _name_call(lambda _: Setting("objective.kind", spec.objective.get("kind")), OBJECTIVE):
             meter.describe(info)
     lacking = [key for key, value in meter.collect().items() if math.isnan(value)]
     have = f"the infos have: {', '.join(names) or 'nothing'}"
@@ -374,19 +377,39 @@ def _check_number(spec: EnvSpec, key: str, value: Any, number: int) -> None:
     raise ConfigError(setting, key, problem, allowed, fix)
 
 
-Setting = tuple[str, object, str]
-"""A setting's name, its value, and what else comes between these and the problem in an error's first line."""
+class Setting(NamedTuple):
+    """The setting that has made what fails.
+
+    Attributes:
+        key: Its name.
+        value: Its value.
+        place: What else comes between these and the problem in an error's first line.
+        advice: What may help; None: what the fault itself says.
+    """
+
+    key: str
+    value: object
+    place: str = ""
+    advice: str | None = None
 
 
-def _find_setting(spec: EnvSpec) -> Setting:
-    """Return the setting that has made the environment; with wrappers, they may be at fault as well as it."""
-    return ("env.wrappers", ABSENT, f"of {spec.id}") if spec.wrappers else ("env.id", spec.id, "")
+def find_setting(spec: EnvSpec, bare: Any, error: BaseException | None = None) -> Setting:
+    """Return the setting that has made what has raised an error: the environment or its wrappers.
+
+    Args:
+        spec: The environment.
+        bare: The same, made without the specification's wrappers.
+        error: The error; None if nothing was raised, and what was returned is wrong. Wrappers may be at fault then.
+    """
+    if not spec.wrappers or (error is not None and is_raised_within(error, bare)):
+        return Setting("env.id", spec.id, advice=suggest_array(error, spec.kwargs))
+    arguments = (wrapper.get("kwargs") or {} for wrapper in spec.wrappers)
+    return Setting("env.wrappers", ABSENT, f"of {spec.id}", suggest_array(error, *arguments))
 
 
 @contextlib.contextmanager
-def _name_call(setting: Setting, call: str, advice: str | None = None) -> Iterator[None]:
-    """Call the user's code in the ``with`` block; its errors name the setting and the call, and say what may help."""
-    key, value, place = setting
+def _name_call(find: Callable[[BaseException | None], Setting], call: str) -> Iterator[None]:
+    """Call the user's code in the ``with`` block; its errors name the call and the setting that `find` returns."""
     try:
         try:
             with call_guest(call):
@@ -396,14 +419,15 @@ def _name_call(setting: Setting, call: str, advice: str | None = None) -> Iterat
             # would be.
             if re.search(r"values to unpack \(expected [25]|returned by `env\.reset", fault.problem):
                 read_returned(call, fault.__cause__)
-            raise _name_fault(fault, setting, advice) from fault.__cause__
+            raise _name_fault(fault, find(fault.__cause__)) from fault.__cause__
     except ConfigError as refusal:
+        key, value, place, _ = find(None)
         raise name_setting(refusal, key, value, f"{place}, by {call}") from None
 
 
-def _name_fault(fault: GuestError, setting: Setting, advice: str | None) -> GuestError:
+def _name_fault(fault: GuestError, setting: Setting) -> GuestError:
     """Return the error of a failed call with the setting, and with what to write if `reset` takes no seed."""
-    key, value, place = setting
+    key, value, place, advice = setting
     cause = fault.__cause__
     lacks_seed = isinstance(cause, TypeError) and "reset() got an unexpected keyword argument" in read_text(cause)
     allowed, fix = (

@@ -238,6 +238,24 @@ def _list_own_frames(error: BaseException) -> list[traceback.FrameSummary]:
     ]
 
 
+def is_raised_within(error: BaseException, env: Any) -> bool:
+    """Return whether a method of an environment, or of one of the layers in it, was running when an error was raised.
+
+    Wrappers around it call it, so that none of its methods runs where one of theirs fails by itself.
+    """
+    import gymnasium
+
+    layers = [env]
+    while isinstance(layers[-1], gymnasium.Wrapper):
+        layers.append(layers[-1].env)
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        arguments = frame.f_code.co_varnames[: frame.f_code.co_argcount]
+        first = frame.f_locals.get(arguments[0]) if arguments else None
+        if any(first is layer for layer in layers):
+            return True
+    return False
+
+
 def find_outdated(error: BaseException) -> tuple[str, str] | None:
     """Return name and version of the installed library that lacks what the user's code takes from it; else None.
 

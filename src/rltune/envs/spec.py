@@ -302,9 +302,18 @@ def _make_arrays(value: Any) -> Any:
         raise ConfigError("env.kwargs", dict(value), problem, ARRAY_USAGE, "see numpy.array") from None
 
 
-def suggest_array(spec: EnvSpec) -> str | None:
-    """Suggest an array for a list of numbers among an environment's and its wrappers' arguments; None without one."""
-    parts: list[Any] = [spec.kwargs, *(wrapper.get("kwargs") or {} for wrapper in spec.wrappers)]
+def suggest_array(error: BaseException | None, *parts: Mapping[str, Any]) -> str | None:
+    """Suggest an array for a list of numbers among arguments, if an error is one that a list raises in its place.
+
+    Args:
+        error: What the code has raised that has got the arguments.
+        parts: The arguments.
+
+    Returns:
+        What to write; None without such a list, and after another error.
+    """
+    if not isinstance(error, TypeError | AttributeError | AssertionError):
+        return None
     for name, value in (item for part in parts for item in flatten_settings(part)):
         first = value
         while isinstance(first, list | tuple) and first:

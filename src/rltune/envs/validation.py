@@ -18,7 +18,7 @@ from rltune.envs.child import acquire_child
 from rltune.envs.closing import close_env, limit_close
 from rltune.envs.constructors import explain_failed_make, load_entry_point, make_foreign_error
 from rltune.envs.facts import EnvFacts, select_json
-from rltune.envs.first_steps import OBJECTIVE, check_first_steps
+from rltune.envs.first_steps import OBJECTIVE, check_first_steps, find_setting
 from rltune.envs.guest import ONE_PORT_EACH, call_guest, find_outdated, is_address_in_use
 from rltune.envs.ids import find_class, find_meant, list_classes, list_ids, make_path_error
 from rltune.envs.inspection import check_normalising, digest_sources, find_time_limit
@@ -30,7 +30,7 @@ from rltune.envs.observations import describe_leaf, find_layout, find_network_sp
 from rltune.envs.pettingzoo import check_agents
 from rltune.envs.rllib_agents import is_rllib_class
 from rltune.envs.spaces import name_setting
-from rltune.envs.spec import EnvSpec, spec_of, suggest_array
+from rltune.envs.spec import EnvSpec, spec_of
 from rltune.errors import ABSENT, ConfigError, GuestError, describe_exception, nearest
 from rltune.formatting import format_params, spell_command
 
@@ -220,7 +220,7 @@ def check_env(spec: EnvSpec, share: float = 1.0) -> EnvFacts:
     if module:
         import_env_module(module, spec.id)
     make_score(spec.objective)
-    env = _make_bare_env(spec)
+    env = bare = _make_bare_env(spec)
     try:
         try:
             for wrap in import_wrappers(spec):
@@ -234,15 +234,18 @@ def check_env(spec: EnvSpec, share: float = 1.0) -> EnvFacts:
         except GuestError as fault:
             if not isinstance(fault.__cause__, Exception):
                 raise
+            key, value, place, advice = find_setting(spec, bare, fault.__cause__)
+            if key == "env.id":
+                raise ConfigError(key, value, f"{place}: {fault.problem}", fault.allowed, advice or fault.fix) from None
             raise ConfigError(
-                "env.wrappers",
-                ABSENT,
-                f"of {spec.id}: {describe_exception(fault.__cause__)}",
+                key,
+                value,
+                f"{place}: {describe_exception(fault.__cause__)}",
                 "arguments that the wrappers take",
-                suggest_array(spec) or "env.wrappers=[]",
+                advice or "env.wrappers=[]",
             ) from None
         check_normalising(env, spec)
-        episode = check_first_steps(env, spec, share)
+        episode = check_first_steps(env, spec, share, bare)
         mask = episode.mask
         layout = find_layout(spaces[0], replace(spec, action_mask=mask.to_dict() if mask else OFF))
         leaves = [leaf for leaf in layout.leaves if leaf.kind != MASK]
