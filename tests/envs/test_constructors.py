@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import subprocess
 import sys
+import types
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from rltune.envs.constructors import read_parameters
+from rltune.envs.rllib_agents import BASE
 from rltune.envs.spec import EnvSpec
 from rltune.envs.validation import check_env
 from rltune.errors import ConfigError
@@ -193,6 +195,22 @@ def test_an_environment_of_the_old_gym_is_named(monkeypatch: pytest.MonkeyPatch)
     old = type("Env", (), {"__module__": "gym.core"})
     gym.register("Old-v0", entry_point=type("Old", (old,), {"__module__": "walk"}))
     assert "old gym" in refuse("Old").fix
+
+
+@pytest.mark.parametrize("base", [("pettingzoo.utils.env", "ParallelEnv"), BASE])
+@pytest.mark.parametrize("env_id", ["crowd:Crowd", "Crowd-v0"])
+def test_several_agents_are_made_by_the_file_for_them(
+    base: tuple[str, str], env_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = type("Crowd", (type(base[1], (), {"__module__": base[0]}),), {"__module__": "crowd"})
+    module = types.ModuleType("crowd")
+    vars(module)["Crowd"] = made
+    monkeypatch.setitem(sys.modules, "crowd", module)
+    if env_id == "Crowd-v0":
+        monkeypatch.setitem(gym.registry, env_id, gym.envs.registration.EnvSpec(env_id, entry_point=made))
+    with pytest.raises(ConfigError) as refused:
+        check_env(EnvSpec(env_id))
+    assert (refused.value.key, refused.value.fix) == ("env.id", "env=pettingzoo env.id=crowd:Crowd")
 
 
 def test_arguments_that_are_handed_on_are_known() -> None:

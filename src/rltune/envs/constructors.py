@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from rltune.envs.guest import find_place, make_fault
 from rltune.envs.ids import find_class
+from rltune.envs.rllib_agents import is_rllib_class
 from rltune.envs.spec import EnvSpec, suggest_array
 from rltune.errors import ConfigError, choices, describe_exception, nearest, spell
 
@@ -158,6 +159,10 @@ def make_foreign_error(spec: EnvSpec, point: Any) -> ConfigError:
     name = getattr(point, "__name__", spec.id)
     subject, fix = f"what {name} returns", f"a class MyEnv(gymnasium.Env), of which {name} returns an instance"
     if isinstance(point, type):
+        if is_rllib_class(point) or any(cls.__module__.partition(".")[0] == "pettingzoo" for cls in point.__mro__):
+            allowed = "an environment of one agent here; with env=pettingzoo, several agents that act at the same time"
+            fix = f"env=pettingzoo env.id={point.__module__}:{point.__qualname__}"
+            return ConfigError("env.id", spec.id, f": {name} is an environment of several agents", allowed, fix)
         subject, fix = name, f"class {name}(gymnasium.Env): in {point.__module__}"
         if any(cls.__module__.partition(".")[0] == "gym" for cls in point.__mro__):
             fix += (

@@ -412,11 +412,6 @@ def _explain_unknown(spec: EnvSpec, reason: str) -> ConfigError:
     env_id = spec.id
     module, colon, name = env_id.rpartition(":")
     defined = getattr(sys.modules.get(module), name, None)
-    if isinstance(defined, type) and is_rllib_class(defined):
-        allowed = "with env=pettingzoo, several agents that act at the same time"
-        return ConfigError(
-            "env.id", env_id, ": it is RLlib's MultiAgentEnv", allowed, f"env=pettingzoo env.id={env_id}"
-        )
     if isinstance(defined, type):
         return make_foreign_error(spec, defined)
     source = _find_registering_module(name)
