@@ -443,6 +443,8 @@ def test_episodes_longer_than_the_steps_of_a_copy_are_noted(plan_lasting, length
     notes = [note for note in plan_lasting(length, budget, *words).notes if "a random episode of" in note]
     assert len(notes) == bool(what)
     assert all(what in note for note in notes)
+    ways = "budget.env_steps or fewer copies"
+    assert all(ways in note for note in notes)
     for limit in (word for note in notes for word in re.findall(r"\+env\.kwargs\.max_episode_steps=\d+", note)):
         assert not [note for note in plan_lasting(length, budget, limit).notes if "a random episode of" in note]
 

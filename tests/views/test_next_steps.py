@@ -15,6 +15,7 @@ from rltune.config.validation import parse_config
 from rltune.formatting import spell_command
 from rltune.ledger.storage import open_ledger
 from rltune.ledger.sweep_folder import make_resume_command
+from rltune.records import Report
 from rltune.views.next_steps import describe_reproduction
 from rltune.views.sweep_view import load_view
 from tests.views.consoles import describe_ended
@@ -84,6 +85,26 @@ def test_a_failed_sweep_names_only_commands_that_work(
     whole = [spell_command(f"show {sweep}"), "rltune run algo=ppo"]
     part = ["less s/trials/3/failure.txt", spell_command(f"retry {sweep}")]
     assert [*steps.values()] == (whole if is_whole else part)
+
+
+@pytest.mark.parametrize(
+    ("episodes", "words", "more"),
+    [
+        (0, (), " +env.kwargs.max_episode_steps=6"),
+        (0, ("+env.kwargs.max_episode_steps=5000",), ""),
+        (3, (), ""),
+    ],
+)
+def test_a_sweep_without_an_episode_is_typed_with_a_limit(
+    episodes: int, words: tuple[str, ...], more: str, tmp_path: Path
+) -> None:
+    folder = write_sweep(tmp_path / "s", 0, None, "failed", *words)
+    with closing(open_ledger(folder)) as ledger:
+        ledger.change_sweep(command="rltune run algo=ppo")
+        number = ledger.trials.add({"lr": 1e-3}, [1]).number
+        ledger.trials.add_report(Report(number, 1000, math.nan, {"episodes": episodes, "env_steps": 1000.0}))
+        ledger.trials.end(number, "FAIL", "")
+    assert list_steps(folder)["correct it, then"] == f"rltune run algo=ppo{more}"
 
 
 def test_the_command_for_the_winner_alone_composes_to_its_values(tmp_path: Path) -> None:

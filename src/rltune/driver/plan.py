@@ -85,6 +85,7 @@ from rltune.search.schedulers import StoppingRule, build_stopping_rule
 from rltune.search.seeds import derive_certification_seeds, derive_sampler_seed, derive_trial_seeds
 from rltune.search.space import Space
 from rltune.trial.metrics import check_criteria
+from rltune.trial.recent_episodes import USUAL_STEPS, spell_time_limit
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -102,7 +103,6 @@ ONE_ENV = (
 
 FEW_EPISODES = 10  # With fewer episodes a report, scores are noisier than usual ones of training episodes.
 
-USUAL_EPISODE_STEPS = 1000  # The highest time limit of most of Gymnasium's tasks.
 
 LOSS = "td_error_loss_fn"
 
@@ -749,13 +749,15 @@ def _describe_late_episodes(config: RunConfig, facts: EnvFacts, row: Capabilitie
     budget, num_envs = config.budget.env_steps, count_copies(config.algo)
     each, episode = budget // num_envs, f"a random episode of {config.env.id}"
     lasts = f"{episode} {'takes' if facts.episode_is_over else 'has not ended after'} {facts.episode_steps:,} steps"
-    argument = "+env.kwargs.max_cycles" if facts.agents else "+env.kwargs.max_episode_steps"
-    limit = f"{argument}={min(USUAL_EPISODE_STEPS, max(1, each // 10))} ends episodes there"
+    limit = (
+        f"{spell_time_limit(each, has_agents=bool(facts.agents))} ends episodes there, and a larger budget.env_steps "
+        "or fewer copies (algo.env_runners.num_envs_per_env_runner=1) give each of them more steps"
+    )
     is_endless = not facts.episode_is_over and facts.time_limit is None and not facts.agents
-    if is_endless and (each <= USUAL_EPISODE_STEPS or facts.episode_steps >= USUAL_EPISODE_STEPS):
+    if is_endless and (each <= USUAL_STEPS or facts.episode_steps >= USUAL_STEPS):
         return (
             f"{lasts}, and the environment has no time limit. A trial in which no episode ends has no score, and its "
-            f"{num_envs} copies take {each:,} steps each: {limit} (TimeLimit)"
+            f"{num_envs} copies take {each:,} steps each: {limit}"
         )
     longest = facts.episode_steps
     if not facts.episode_is_over and facts.time_limit:
@@ -763,8 +765,7 @@ def _describe_late_episodes(config: RunConfig, facts: EnvFacts, row: Capabilitie
     if longest > each:
         return (
             f"{lasts}, and each of the {num_envs} copies in a trial of budget.env_steps={budget} takes {each:,}: "
-            f"trials in which no episode ends fail. {limit}, and algo.env_runners.num_envs_per_env_runner=1 gives one "
-            "copy all steps"
+            f"trials in which no episode ends fail. {limit}"
         )
     fraction = config.scheduler.args.get("grace_fraction")
     if config.scheduler.kind == "none" or fraction is None:

@@ -15,6 +15,7 @@ from rltune.envs.meter import average
 from rltune.envs.spec import name_metric
 from rltune.records import SCORED_EPISODES
 
+USUAL_STEPS = 1000  # The highest time limit of most of Gymnasium's tasks.
 EPISODES_FILE = "episodes.json"  # The file in a checkpoint with the recent episodes.
 
 
@@ -81,6 +82,16 @@ def _read_record(values: Sequence[Any]) -> EpisodeRecord:
     return EpisodeRecord(total, int(length), score, metrics=tuple(rest[0]) if rest else ())
 
 
+def spell_time_limit(each: int, *, has_agents: bool = False) -> str:
+    """Spell the override with which several episodes end within a trial.
+
+    Args:
+        each: The steps that each copy of the environment takes in the trial.
+        has_agents: Whether it has several agents, and so PettingZoo's argument.
+    """
+    return f"+env.kwargs.{'max_cycles' if has_agents else 'max_episode_steps'}={min(USUAL_STEPS, max(1, each // 10))}"
+
+
 def explain_no_episode(env_steps: int, copies: int, budget: int | None = None) -> str:
     """Explain why no episode has ended, with what to type.
 
@@ -90,8 +101,8 @@ def explain_no_episode(env_steps: int, copies: int, budget: int | None = None) -
         budget: All steps that the trial will take, by which a time limit is suggested; None are those by then.
     """
     each = max(1, env_steps // copies)
-    longest = max(1, (budget or env_steps) // copies // 10)
-    limit = f"+env.kwargs.max_episode_steps={longest} ends episodes there (TimeLimit; PettingZoo: max_cycles)"
+    argument = spell_time_limit((budget or env_steps) // copies)
+    limit = f"{argument} ends episodes there (TimeLimit; PettingZoo: max_cycles)"
     if copies == 1:
         return f"no episode has ended within {each:,} steps; {limit}"
     fewer = "algo.env_runners.num_envs_per_env_runner=1 gives one copy all steps"

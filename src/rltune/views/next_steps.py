@@ -7,10 +7,13 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from rltune.algorithms.arguments import count_copies
 from rltune.formatting import spell_command
 from rltune.ledger.outcome import Outcome
 from rltune.ledger.sweep_folder import make_resume_command, spell_output_dir
+from rltune.records import TrialRecord
 from rltune.tracking.mlflow_address import is_default_store
+from rltune.trial.recent_episodes import spell_time_limit
 from rltune.views.page import Section, describe_sweep
 from rltune.views.sweep_view import SweepView
 
@@ -40,6 +43,8 @@ def _describe_next_steps(view: SweepView, tracking_uri: str | None, resume: str 
         again = view.record.command
         if any(trial.record.can_be_retried(view.env_steps) for trial in failed):
             again = spell_command(f"retry sweep={sweep}")
+        elif again and all(_lacks_episodes(trial.record) for trial in failed):
+            again = f"{again}{_spell_time_limit(view)}"
         steps.append(("see what went wrong", f"less {_shorten_path(logs[0])}" if logs else show))
         if again:
             steps.append(("correct it, then", again))
@@ -53,6 +58,18 @@ def _describe_next_steps(view: SweepView, tracking_uri: str | None, resume: str 
         steps.append((f"test the {view.winner_word}", spell_command(f"evaluate policy=sweep:{sweep}")))
         steps.append(("use it in Python", _spell_loading(view, tracking_uri)))
     return Section("next", "Next", facts=steps)
+
+
+def _lacks_episodes(trial: TrialRecord) -> bool:
+    """Return whether a trial has failed for want of an episode that has ended, and not by code that has raised."""
+    return trial.cause is None and trial.numbers.get("episodes") == 0
+
+
+def _spell_time_limit(view: SweepView) -> str:
+    """Spell a time limit as a further override for a sweep of which no episode has ended; empty if it has one."""
+    env = view.settings["env"]
+    limit = spell_time_limit(view.env_steps // count_copies(view.settings["algo"]), has_agents=bool(env["policies"]))
+    return "" if limit.removeprefix("+env.kwargs.").partition("=")[0] in env["kwargs"] else f" {limit}"
 
 
 def describe_reproduction(view: SweepView) -> Section:
