@@ -595,3 +595,21 @@ def test_a_failing_wrapper_is_named_with_its_list():
     refused = refuse_wrapped(Walk, {}, weights=[1, 1])
     assert refused.key == "env.wrappers"
     assert refused.fix.startswith("weights: {_target_: numpy.array")
+
+
+# -- Numbers of several agents ----------------------------------------------------------------------------------------
+
+
+class Bidding(Walk):
+    """Has a number for each of its agents, as the infos of several agents are by agent."""
+
+    def tell(self) -> dict[str, Any]:
+        return {name: {"paid": 1.0, "bid": 2.0} for name in ("ann", "bob", "cid")}
+
+
+def test_a_number_that_each_agent_has_is_named_by_agent():
+    (note,) = check(Bidding, metrics={"paid": "sum"}).notes
+    assert note.endswith("; did you mean ann.paid, bob.paid, cid.paid?")
+    objective = {"kind": "info", "key": "paid", "direction": "max", "reduce": "sum"}
+    fix = refuse(Bidding, objective=objective).fix
+    assert fix.startswith("objective.key=ann.paid or objective.key=bob.paid or objective.key=cid.paid, or ")

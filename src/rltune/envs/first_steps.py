@@ -11,7 +11,7 @@ import functools
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -343,25 +343,31 @@ def play_episode(
     have = f"the infos have: {', '.join(names) or 'nothing'}"
     key = str(spec.objective.get("key"))
     if is_over and spec.scores_infos and key in lacking and "missing" not in spec.objective:
-        close = nearest(key, names)
+        close = " or ".join(f"objective.key={name}" for name in _find_meant(key, names))
         raise ConfigError(
             "objective.key",
             key,
             f": a random episode has no such number; {have}",
             "a key of the infos, or a wrapper (env.wrappers) that adds it; if only some episodes have it, what counts "
             "for the others, objective.missing",
-            (f"objective.key={close}, or " if close else "") + "objective.missing=0",
+            (f"{close}, or " if close else "") + "objective.missing=0",
         )
     notes = []
     for key in spec.metrics:
         if key in lacking:
-            meant = f"; did you mean {close}?" if (close := nearest(key, names)) else ""
+            meant = f"; did you mean {', '.join(close)}?" if (close := _find_meant(key, names)) else ""
             played = "no step" if is_over else f"none of the first {number:,} steps"
             notes.append(
                 f"metrics: {played} of a random episode has {key}. Episodes without it are left out of its mean, and "
                 f"episodes_with/{name_metric(key).removeprefix(EPISODE)} counts the others; {have}{meant}"
             )
     return Episode(number, is_over, tuple(notes))
+
+
+def _find_meant(key: str, names: Iterable[str]) -> list[str]:
+    """Return the keys of infos that are meant by one that none has: that of each agent, or else the nearest."""
+    nested = [name for name in names if name.endswith(f".{key}")]
+    return nested or [close for close in [nearest(key, names)] if close]
 
 
 def _check_number(spec: EnvSpec, key: str, value: Any, number: int) -> None:
