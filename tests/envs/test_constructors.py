@@ -73,6 +73,11 @@ class Away(Walk):
         raise ConnectionRefusedError(f"the simulator is not running on port {port}")
 
 
+class Reading(Walk):
+    def __init__(self, weather: Any = None, folder: str = "") -> None:
+        open(weather["file"] if isinstance(weather, dict) else f"{folder}/weather.csv").close()
+
+
 class Wrong(Walk):
     def __init__(self) -> None:
         len(3)  # type: ignore[arg-type]
@@ -93,7 +98,22 @@ def make_sized(size: int, kind: str = "a") -> Walk:
 @pytest.fixture(autouse=True)
 def registered() -> Iterator[None]:
     before = dict(gym.registry)
-    for cls in (Walk, Rows, Frame, Config, Typed, Repeat, Handing, Any_, Away, Wrong, Plain, make_plain, make_sized):
+    for cls in (
+        Walk,
+        Rows,
+        Frame,
+        Config,
+        Typed,
+        Repeat,
+        Handing,
+        Any_,
+        Away,
+        Reading,
+        Wrong,
+        Plain,
+        make_plain,
+        make_sized,
+    ):
         gym.register(f"{cls.__name__}-v0", entry_point=cls)
     gym.register("Half-v0", entry_point=Rows, kwargs={"rows": 2, "columns": 2})
     gym.register("Bound-v0", entry_point=functools.partial(make_sized, kind="b"))
@@ -195,6 +215,25 @@ def test_an_environment_of_the_old_gym_is_named(monkeypatch: pytest.MonkeyPatch)
     old = type("Env", (), {"__module__": "gym.core"})
     gym.register("Old-v0", entry_point=type("Old", (old,), {"__module__": "walk"}))
     assert "old gym" in refuse("Old").fix
+
+
+WRAPPED = {"entry_point": "rltune.envs.rewards:SummedReward", "kwargs": {"weights": [1, 1]}}
+
+
+@pytest.mark.parametrize("wrappers", [(), (WRAPPED,)])
+def test_a_path_without_its_file_names_argument_and_folder(
+    wrappers: tuple[Any, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as refused:
+        check_env(EnvSpec(f"{__name__}:Reading-v0", {"weather": {"file": "weather.csv"}}, wrappers))
+    assert (refused.value.key, refused.value.value) == ("env.kwargs.weather.file", "weather.csv")
+    assert str(tmp_path) in refused.value.what
+    assert refused.value.fix.startswith("+env.kwargs.weather.file=/")
+    with pytest.raises(ConfigError) as refused:
+        check_env(EnvSpec(f"{__name__}:Reading-v0", {"folder": str(tmp_path)}, wrappers))
+    assert refused.value.key == "env.id"
+    assert "numpy.array" not in refused.value.fix
 
 
 @pytest.mark.parametrize("base", [("pettingzoo.utils.env", "ParallelEnv"), BASE])

@@ -16,7 +16,7 @@ from failing import Failing
 from informing import METRICS
 
 from rltune.envs.facts import describe_space
-from rltune.errors import Cause, GuestError, PolicyError
+from rltune.errors import Cause, ConfigError, GuestError, PolicyError
 from rltune.policies.evaluation import Copies, _digest_observation, environment_of, evaluate, evaluate_checkpoint
 from rltune.policies.policy import load_policy
 from rltune.policies.result import Evaluation
@@ -220,6 +220,29 @@ def test_changes_of_the_environment_leave_the_rest_of_it(tmp_path):
     assert play("Countdown-v0") == (2.0, 1), "another environment has arguments of its own"
     with pytest.raises(PolicyError, match=r"env\.nonsense=3"):
         play({"nonsense": 3})
+
+
+class Surveyed(Countdown):
+    """Reads a map when it is made."""
+
+    def __init__(self, file):
+        with open(file) as map_file:
+            self.map = map_file.read()
+
+
+gymnasium.register("Surveyed-v0", Surveyed)
+
+
+def test_a_file_that_is_missing_here_names_its_argument(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "map.txt").touch()
+    policy = load_policy(write_linear(tmp_path / "p", BOX, {"id": "Surveyed-v0", "kwargs": {"file": "map.txt"}}))
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError) as refused:
+        evaluate(policy, 1)
+    assert (refused.value.key, refused.value.value) == ("env.kwargs.file", "map.txt")
+    assert str(tmp_path / "elsewhere") in refused.value.what
+    assert evaluate(policy, 1, env={"kwargs": {"file": str(tmp_path / "map.txt")}}).lengths == (1,)
 
 
 def load_few(folder, most=1, **info):

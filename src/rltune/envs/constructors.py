@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import shlex
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from rltune.envs.guest import find_place, make_fault
@@ -12,6 +13,7 @@ from rltune.envs.ids import find_class
 from rltune.envs.rllib_agents import is_rllib_class
 from rltune.envs.spec import EnvSpec, suggest_array
 from rltune.errors import ConfigError, choices, describe_exception, nearest, spell
+from rltune.formatting import flatten_settings
 
 MAPPINGS = ("env_config", "config", "cfg", "conf", "settings", "options", "params")
 """Names of arguments that are usually mappings, where nothing else says so."""
@@ -61,6 +63,8 @@ def explain_failed_make(spec: EnvSpec, error: Exception, before: BaseException |
         if not find_place(error):
             return make_foreign_error(spec, point)
     fault = make_fault(error, "make")
+    if (refusal := make_file_error(spec.kwargs, error, fault.problem)) is not None:
+        return refusal
     more = f", **{dict(spec.kwargs)}" if spec.kwargs else ""
     code = f'import gymnasium; gymnasium.make("{spec.id}"{more})'
     if of_class:
@@ -73,6 +77,30 @@ def explain_failed_make(spec: EnvSpec, error: Exception, before: BaseException |
         fault.allowed,
         suggest_array(error, spec.kwargs)
         or f"correct it, or start what it needs; python -c {shlex.quote(code)} shows where it fails",
+    )
+
+
+def make_file_error(arguments: Mapping[str, Any], error: BaseException | None, problem: str) -> ConfigError | None:
+    """Make the error for an argument that is a relative path, of which the working directory has no file; else None.
+
+    Args:
+        arguments: Those of the environment.
+        error: What its constructor has raised.
+        problem: The same as the door says it.
+    """
+    if not isinstance(error, FileNotFoundError) or not isinstance(error.filename, str):
+        return None
+    path = Path(error.filename)
+    names = [name for name, value in flatten_settings(arguments) if value == error.filename]
+    if not names or path.is_absolute():
+        return None
+    key = f"env.kwargs.{names[0]}"
+    return ConfigError(
+        key,
+        error.filename,
+        f": {problem}; it was looked for in {Path.cwd()}",
+        "a path that exists wherever the environment is made",
+        f"+{key}={shlex.quote(f'/absolute/path/of/{path.name}')}, or the same command in the folder that has it",
     )
 
 

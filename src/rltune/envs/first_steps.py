@@ -355,7 +355,7 @@ def play_episode(
     notes = []
     for key in spec.metrics:
         if key in lacking:
-            meant = f"; did you mean {', '.join(close)}?" if (close := _find_meant(key, names)) else ""
+            meant = f"; did you mean {', '.join(near)}?" if (near := _find_meant(key, names)) else ""
             played = "no step" if is_over else f"none of the first {number:,} steps"
             notes.append(
                 f"metrics: {played} of a random episode has {key}. Episodes without it are left out of its mean, and "

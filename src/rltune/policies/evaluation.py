@@ -21,6 +21,7 @@ from rltune.config.schema import EnvConfig
 from rltune.envs.actions import split_batch
 from rltune.envs.changes import change_env, keep_arguments
 from rltune.envs.closing import call_make, close_env
+from rltune.envs.constructors import make_file_error
 from rltune.envs.copies import Copy, build_own
 from rltune.envs.episode import EpisodeRecord, was_cut
 from rltune.envs.facts import describe_space
@@ -31,7 +32,7 @@ from rltune.envs.pettingzoo import TeamEnv
 from rltune.envs.spaces import find_observation_fault, to_python
 from rltune.envs.spec import EnvSpec, name_metric, spec_of
 from rltune.envs.step_count import read_reset, read_reward, read_step
-from rltune.errors import GUEST_FAULTS, ConfigError, PolicyError, choices
+from rltune.errors import GUEST_FAULTS, ConfigError, GuestError, PolicyError, choices
 from rltune.policies import bundle_reader
 from rltune.policies.policy import AnyPolicy, MultiAgentPolicy, load_playable, make_mask_reader
 from rltune.policies.result import Evaluation, explain_cut
@@ -332,6 +333,7 @@ class Copies:
 
         Raises:
             PolicyError: The environment's spaces are others than the policy's.
+            ConfigError: An argument is the path of a file that is not there.
         """
         is_flat = isinstance(policy, RLlibPolicy)
         if (spec, is_flat) != (self._spec, self._is_flat):
@@ -346,8 +348,13 @@ class Copies:
             copy = self._first if self._first and not self._envs else Copy(spec_of(spec), vector_index=len(self._envs))
             if self._envs and not copy.take_if_free():
                 break
-            with call_make(f"make of copy {len(self._envs) + 1} of {wanted}", len(self._envs)):
-                self._envs.append(build_own(copy, lambda copy: _make_copy(spec, copy, is_flat)))
+            try:
+                with call_make(f"make of copy {len(self._envs) + 1} of {wanted}", len(self._envs)):
+                    self._envs.append(build_own(copy, lambda copy: _make_copy(spec, copy, is_flat)))
+            except GuestError as fault:
+                raise (
+                    make_file_error(spec_of(spec).kwargs, fault.__cause__, fault.problem) or fault
+                ) from fault.__cause__
             _check_spaces(policy, self._envs[0], spec)
             report()
         return self._envs[:wanted]
