@@ -226,12 +226,12 @@ def test_a_path_without_its_file_names_argument_and_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError) as refused:
-        check_env(EnvSpec(f"{__name__}:Reading-v0", {"weather": {"file": "weather.csv"}}, wrappers))
+        check_env(EnvSpec("Reading-v0", {"weather": {"file": "weather.csv"}}, wrappers))
     assert (refused.value.key, refused.value.value) == ("env.kwargs.weather.file", "weather.csv")
     assert str(tmp_path) in refused.value.what
     assert refused.value.fix.startswith("+env.kwargs.weather.file=/")
     with pytest.raises(ConfigError) as refused:
-        check_env(EnvSpec(f"{__name__}:Reading-v0", {"folder": str(tmp_path)}, wrappers))
+        check_env(EnvSpec("Reading-v0", {"folder": str(tmp_path)}, wrappers))
     assert refused.value.key == "env.id"
     assert "numpy.array" not in refused.value.fix
 

@@ -99,6 +99,15 @@ def test_what_an_agent_cannot_learn_from_is_refused(place, value, what, monkeypa
     assert refused.value.key == "env.id"
 
 
+def test_a_missing_file_of_several_agents_names_its_argument(monkeypatch):
+    from mpe2 import simple_spread_v3
+
+    monkeypatch.setattr(simple_spread_v3, "parallel_env", lambda **kwargs: open(kwargs["file"]))
+    with pytest.raises(ConfigError) as refused:
+        check_env(spec_of(SPREAD | {"kwargs": {"file": "map.txt"}}))
+    assert (refused.value.key, refused.value.value) == ("env.kwargs.file", "map.txt")
+
+
 def test_what_the_agents_observe_is_noted(monkeypatch):
     from mpe2 import simple_spread_v3
     from pettingzoo.utils import BaseParallelWrapper

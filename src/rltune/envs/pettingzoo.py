@@ -18,6 +18,7 @@ from typing import Any, cast
 import numpy as np
 
 from rltune.envs.closing import close_env
+from rltune.envs.constructors import make_file_error
 from rltune.envs.copies import Copy, build_copy
 from rltune.envs.facts import EnvFacts, select_json
 from rltune.envs.first_steps import (
@@ -361,6 +362,8 @@ def check_agents(spec: EnvSpec, share: float = 1.0) -> EnvFacts:
                 ) from fault.__cause__
             if fault.call.startswith(("reset", "step")):
                 raise fault.rewrite(f": {fault.problem}", key="env.id", value=spec.id) from fault.__cause__
+            if (refusal := make_file_error(spec.kwargs, fault.__cause__, fault.problem)) is not None:
+                raise refusal from None
             raise ConfigError(
                 "env.id",
                 spec.id,
