@@ -30,10 +30,9 @@ from rltune.driver.tune.proposals import Stage
 from rltune.driver.tune.scheduler import StoppingRuleScheduler
 from rltune.envs.guest import FOLLOWS_SEED
 from rltune.errors import Cause, RltuneError, describe_exception
-from rltune.formatting import spell_command
 from rltune.ledger.disk_full import DISK_FULL, is_disk_full
 from rltune.ledger.lease import LeaseLostError
-from rltune.ledger.sweep_folder import make_resume_command, spell_output_dir
+from rltune.ledger.sweep_folder import make_resume_command
 from rltune.ledger.trial_table import CHECKPOINTS
 from rltune.records import TRIALS, WHOLE_BUDGET, CheckpointRecord, TrialRecord, trial_dir_of
 from rltune.trial.metrics import NUM_ENDED, RECENT, SCORED, is_report, make_report
@@ -376,7 +375,7 @@ class Recorder(Callback):
         self.sweep.console.note(
             f"{record.name} has failed in its environment: {more} makes a failed copy again and goes on; for this "
             f"sweep, once it has ended or was stopped: {make_resume_command(folder)} {more}, then "
-            f"{spell_command(f'retry sweep={folder.name}{spell_output_dir(folder.parent)}')}"
+            f"{make_resume_command(folder, command='retry')}"
         )
 
     def _retry(self, event: _Event) -> None:
