@@ -62,6 +62,14 @@ def test_a_sweep_that_goes_on_has_its_present_best_policy(outputs, tmp_path, kin
         assert load_policy("sweep:again", output_dir=tmp_path).info["trial"] == trial, "its driver was killed"
 
 
+def test_a_winner_whose_files_are_gone_suggests_another_trial(outputs, tmp_path):
+    shutil.copytree(outputs / "cartpole-done", tmp_path / "gone")
+    shutil.rmtree(tmp_path / "gone" / "trials" / "2")
+    with pytest.raises(PolicyError) as caught:
+        load_policy("sweep:gone", output_dir=tmp_path)
+    assert caught.value.fix == "policy=sweep:gone/<trial>"
+
+
 def test_a_sweeps_name_or_folder_suggests_the_sweep(outputs):
     for uri, fix in (
         ("cartpole-done", "policy=sweep:cartpole-done"),

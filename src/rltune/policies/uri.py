@@ -247,7 +247,9 @@ def _find_part(folder: Path, part: str, source: Source) -> Path:
 
 
 def _suggest_sweep(folder: Path, source: Source) -> str:
-    """Suggest what to type for a sweep's folder, or for a sweep's name without ``sweep:``; else the latest sweep."""
+    """Suggest what to type for a sweep's folder, its name without ``sweep:``, or a winner that is gone; else latest."""
+    if source.scheme == "sweep":
+        return f"policy=sweep:{source.path.partition('/')[0]}/<trial>"
     if (folder / SETTINGS).is_file():
         return f"policy=sweep:{folder.name}{spell_output_dir(folder.parent)}"
     is_name = (source.sweeps.root / source.uri.partition("/")[0] / SETTINGS).is_file()
