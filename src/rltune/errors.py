@@ -49,6 +49,8 @@ class Cause(StrEnum):
 
     ENVIRONMENT = "environment"
     """Code of the user's, such as the environment, a wrapper or the objective, has raised or called ``sys.exit``."""
+    REPEATED = "repeated"
+    """It has raised at the same step of an episode each time that this was played from its seed."""
     REWARD = "reward"
     """A reward is no single finite number."""
     OBSERVATION = "observation"

@@ -342,6 +342,21 @@ class SweepRecord:
     mlflow_run_id: str | None = None
     mlflow: Mapping[str, str] | None = None
 
+    @property
+    def current_winner(self) -> Mapping[str, Any] | None:
+        """The winner; None without one, or if a driver has taken the sweep up again and not ended it since.
+
+        The trials of such a sweep go on, so that another one may be better by now, and the checkpoint of the last end's
+        winner may be deleted. A certified winner stays, because its runs have ended for good.
+        """
+        is_final = self.status != "running" or (self.winner is not None and is_certified(self.winner))
+        return self.winner if is_final else None
+
+
+def is_certified(winner: Mapping[str, Any]) -> bool:
+    """Return whether the policy of a sweep's winner is one of the certification's runs, and not a trial's."""
+    return str(winner.get("checkpoint")).startswith(f"{CERTIFY}/")
+
 
 @dataclass(frozen=True)
 class SweepRequest:

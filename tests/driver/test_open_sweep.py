@@ -220,3 +220,16 @@ def test_what_is_to_be_tried_again_is_open_before_all_else(open_mine: Callable[.
         (note,) = [note for note in sweep.plan.notes if "maria@host" in note]
         assert note.startswith("trial 1:")
         assert sweep.search.inbox.reopen_failed(print) == []
+
+
+@pytest.mark.parametrize(("is_asked", "is_named"), [(False, True), (True, False)])
+def test_a_resume_names_the_command_that_retries_what_failed(
+    open_mine: Callable[..., Any], tmp_path: Path, is_asked: bool, is_named: bool
+) -> None:
+    with closing(leave(tmp_path, (0, 1000, 1.0), (1, 400, 1.0))) as ledger:
+        ledger.trials.end(0, "COMPLETE", "whole budget")
+        ledger.trials.end(1, "FAIL", "it broke")
+        if is_asked:
+            ledger.add_request("retry", {"trials": [1], "certify": []}, "maria@host")
+    with open_mine("certify=off") as sweep:
+        assert sum("retry sweep=mine" in note for note in sweep.plan.notes) == is_named

@@ -15,10 +15,11 @@ from rltune.config.validation import check_pair
 from rltune.envs import restarts
 from rltune.envs.build import is_plain, make_training_env
 from rltune.envs.episode import RECORD, EpisodeRecord, was_cut
+from rltune.envs.guest import FOLLOWS_SEED
 from rltune.envs.restarts import RestartingEnv
 from rltune.envs.spec import EnvSpec, spec_of
 from rltune.envs.validation import check_env
-from rltune.errors import ConfigError
+from rltune.errors import Cause, ConfigError, GuestError
 
 FAULT = "ConnectionResetError: the simulator has closed the connection"
 
@@ -51,10 +52,22 @@ def test_a_failed_step_cuts_its_episode_and_a_new_copy_goes_on() -> None:
 def test_a_reset_that_fails_is_repeated_with_its_seed(exits: bool) -> None:
     env = make_training_env(spec(fail_at=1, fail_in="reset", exits=exits, length=2))
     # Each copy fails at its first reset, and there are only two more of them.
-    with pytest.raises(SystemExit if exits else ConnectionResetError):
+    with pytest.raises(GuestError) as raised:
         env.reset(seed=7)
+    assert (raised.value.cause, raised.value.call) == (Cause.REPEATED, "reset of the episode of seed 7")
     assert [copy.seeds for copy in Failing.made] == [[7], [7], [7]]
     assert [copy.is_closed for copy in Failing.made] == [True, True, False]
+
+
+def test_a_failed_reset_without_a_seed_gets_another_one() -> None:
+    env = make_training_env(spec(fail_at=1, fail_in="reset"))
+    Failing.made[0].fail_at = 0
+    env.reset(seed=7)
+    Failing.made[0].fail_at = 2
+    with pytest.raises(ConnectionResetError):
+        env.reset()
+    seeds = [copy.seeds[-1] for copy in Failing.made]
+    assert len({7, *seeds}) == 4
 
 
 def test_repairs_at_a_reset_are_counted_with_the_next_episode() -> None:
@@ -63,6 +76,40 @@ def test_repairs_at_a_reset_are_counted_with_the_next_episode() -> None:
     assert env.step(0)[4][RECORD] == EpisodeRecord(1.0, 1, 1.0)
     env.reset()
     assert env.step(0)[4][RECORD] == EpisodeRecord(1.0, 1, 1.0, False, 1, FAULT)
+
+
+def play_again(env: RestartingEnv, seed: int) -> int:
+    """Play an episode from its seed until it is whole; return how often that took."""
+    for count in range(1, 30):
+        env.reset(seed=seed)
+        over = False
+        while not over:
+            _, _, terminated, truncated, info = env.step(0)
+            over = terminated or truncated
+        if not was_cut(info):
+            return count
+    raise AssertionError("it is played for ever")
+
+
+@pytest.mark.parametrize("limit", [1, 40])
+def test_an_episode_that_fails_by_its_seed_ends_the_repeats(limit: int) -> None:
+    env = RestartingEnv(partial(Failing, length=5, fail_at=3), limit)
+    with pytest.raises(GuestError) as raised:
+        play_again(env, 7)
+    assert (raised.value.cause, raised.value.call) == (Cause.REPEATED, "step 3 of the episode of seed 7")
+    assert len(Failing.made) == min(limit + 1, restarts.MAX_EQUAL)
+    assert raised.value.fix == FOLLOWS_SEED[1]
+
+
+def test_failures_at_other_steps_and_of_other_seeds_are_chance() -> None:
+    lives = iter([3, 4, 3, 4, 0])
+    env = RestartingEnv(lambda: Failing(length=5, fail_at=next(lives)), 40)
+    assert play_again(env, 7) == 5
+    lives = iter([1, 1, 0])
+    env.env.life, env.env.fail_at = 0, 1  # type: ignore[attr-defined]
+    for seed in (8, 9, 10):
+        env.reset(seed=seed)
+        assert was_cut(env.step(0)[4])
 
 
 def play(env: RestartingEnv, num_steps: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import sqlite3
 
@@ -13,6 +14,8 @@ from composing import compose
 from rltune.config.settings_file import redact_config, write_settings
 from rltune.config.validation import parse_config
 from rltune.errors import PolicyError
+from rltune.ledger.lease import take_lease
+from rltune.ledger.storage import open_ledger
 from rltune.ledger.sweep_ref import SweepRef
 from rltune.policies import mlflow_artifacts
 from rltune.policies.policy import load_playable, load_policy
@@ -40,6 +43,31 @@ def test_a_sweep_address_finds_winner_and_trial(outputs, actions, uri, trial):
     policy = load_policy(uri, output_dir=outputs)
     assert policy.info["trial"] == trial
     assert (policy.act(OBSERVATIONS) == actions).all()
+
+
+@pytest.mark.parametrize(("kind", "trial"), [("trials", 1), ("certify", 2)])
+def test_a_sweep_that_goes_on_has_its_present_best_policy(outputs, tmp_path, kind, trial):
+    sweep, best = tmp_path / "again", "2/first/best-000000002048"
+    shutil.copytree(outputs / "cartpole-done", sweep)
+    if kind == "certify":
+        shutil.copytree(sweep / "trials" / best, sweep / kind / best)
+    winner = {"trial": 2, "params": {}, "objective": 90.0, "checkpoint": f"{kind}/{best}"}
+    (sweep / "summary.json").write_text(json.dumps({"winner": winner}))
+    with contextlib.closing(open_ledger(sweep)) as ledger:
+        ledger.change_sweep(status="interrupted", winner=winner)
+        assert load_policy("sweep:again", output_dir=tmp_path).info["trial"] == 2
+        with take_lease(ledger):
+            shutil.rmtree(sweep / "trials" / "2")  # As a later report of the trial has the store do.
+            assert load_policy("sweep:again", output_dir=tmp_path).info["trial"] == trial
+        assert load_policy("sweep:again", output_dir=tmp_path).info["trial"] == trial, "its driver was killed"
+
+
+def test_a_winner_whose_files_are_gone_suggests_another_trial(outputs, tmp_path):
+    shutil.copytree(outputs / "cartpole-done", tmp_path / "gone")
+    shutil.rmtree(tmp_path / "gone" / "trials" / "2")
+    with pytest.raises(PolicyError) as caught:
+        load_policy("sweep:gone", output_dir=tmp_path)
+    assert caught.value.fix == "policy=sweep:gone/<trial>"
 
 
 def test_a_sweeps_name_or_folder_suggests_the_sweep(outputs):

@@ -16,9 +16,13 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from composing import compose
 from ended import make_certification, write_sweep
 from fastapi import FastAPI
+from ledger import make_ledger
 
+from rltune.config.settings_file import redact_config, write_settings
+from rltune.config.validation import parse_config
 from rltune.errors import RltuneError, UnavailableError
 from rltune.service.models import CheckDescription
 from rltune.views.description import describe
@@ -81,6 +85,24 @@ def test_the_result_of_a_sweep_is_what_show_prints(service: Serviced) -> None:
     assert result == json.loads(json.dumps(describe(load_view(folder)), default=str))
     assert (result["name"], len(result["trials_best_first"])) == ("ended", 4)
     assert "<html" in service.client.report("ended")
+
+
+def test_a_sweep_that_has_not_begun_says_where_it_is(service: Serviced) -> None:
+    service.queue.add("later", [])
+    for state, has_ledger in (("queued", False), ("running", False), ("running", True), ("refused", False)):
+        service.queue.change(service.queue.get("later"), state=state)
+        if has_ledger:  # The driver writes the settings into the folder, and then into the ledger.
+            folder = service.sweeps.folder.sweeps / "later"
+            folder.mkdir()
+            make_ledger(folder, "later").close()
+            write_settings(folder, redact_config(parse_config(compose("run"))))
+        in_words = service.client.show("later")["in_words"]
+        for part in ("result", "table", "policy", "report"):
+            answer = service.ask("GET", f"/api/sweeps/later/{part}", headers=BEARER)
+            parts = answer.json()
+            assert (answer.status_code, parts["key"], parts["value"]) == (409, "sweep", "later"), (state, part)
+            assert in_words in parts["error"], (state, part)
+        assert service.ask("POST", "/api/sweeps/later/retry", headers=BEARER).json() == parts
 
 
 def test_each_change_of_a_state_is_listed_with_its_reason(service: Serviced) -> None:

@@ -15,9 +15,11 @@ from ledger import make_ledger
 
 from rltune.config.settings_file import format_settings, redact_config
 from rltune.config.validation import parse_config
+from rltune.ledger.lease import take_lease
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.storage import open_ledger
 from rltune.records import CERTIFY, TRIALS, Report, SweepRequest
+from rltune.views.description import describe
 from rltune.views.progress import describe_progress
 from rltune.views.sweep_view import DriverState, SweepView
 
@@ -68,6 +70,23 @@ def test_a_view_has_what_the_ledger_has(tmp_path: Path) -> None:
     assert view.best.number == 11
     assert view.certification is not None
     assert [each.name for each in view.certification.configurations] == ["trial 3", "baseline"]
+
+
+def test_a_sweep_that_goes_on_has_no_winner_until_it_ends(tmp_path: Path) -> None:
+    sweep = write_sweep(tmp_path / "s", 2, None, "interrupted")
+    with closing(open_ledger(sweep)) as ledger:
+        checkpoint = "trials/0/first/best-000000000400"
+        ledger.change_sweep(winner={"trial": 0, "params": {}, "objective": 1.829, "checkpoint": checkpoint})
+        ended = describe(SweepView.read(ledger))
+        assert (ended["winner"]["trial"], "1.829" in ended["verdict"]) == (0, True)
+        with take_lease(ledger):
+            view = SweepView.read(ledger)
+            now = describe(view)
+            assert (now["winner"], now["best"]["trial"], view.winner_trial) == (None, 1, None)
+            assert view.best_params == now["best"]["params"]
+            assert ("Trial 1 " in now["verdict"], "1.829" in now["verdict"]) == (True, False)
+        ledger.change_sweep(status="complete")
+        assert describe(SweepView.read(ledger))["winner"]["trial"] == 0
 
 
 def test_values_have_their_natural_sign(tmp_path: Path) -> None:

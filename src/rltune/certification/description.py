@@ -10,8 +10,9 @@ import io
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from statistics import fmean
 
-from rltune.certification.result import MIN_RUNS, Certification, Configuration
+from rltune.certification.result import MIN_RUNS, Certification, Configuration, find_failed_rank_score
 from rltune.envs.objective import Objective
 from rltune.envs.spec import EPISODE
 from rltune.formatting import (
@@ -24,7 +25,7 @@ from rltune.formatting import (
     format_wins,
 )
 from rltune.records import BASELINE, Direction
-from rltune.statistics import bound_failure_rate, median_level
+from rltune.statistics import bound_failure_rate, interquartile_mean, median_level
 
 MAX_METRICS = 3  # A table has a column for at most so many metrics of the user's own.
 TABLE_NAME = "certification"  # The file name, without its extension, of the tables in CSV and JSON.
@@ -109,12 +110,15 @@ def explain_table(certification: Certification, objective: Objective) -> list[st
             "runs are left out"
         )
     few = [each for each in configurations if each.num_seeds < MIN_RUNS]
-    notes += [f"{each.label}: {', '.join(map(format_objective, each.scores))}" for each in few]
+    notes += [f"{each.label}: {', '.join([*_list_scores(each), *['failed'] * len(each.failed_seeds)])}" for each in few]
     if failed := [each for each in configurations if each.failed_seeds]:
         worst = "lowest" if objective.direction is Direction.MAX else "highest"
         counted = format_objective(failed[0].failed_score)
         counts = ", ".join(f"{each.label} ({len(each.failed_seeds)} of {each.num_seeds})" for each in failed)
-        notes.append(f"a failed seed counts as the {worst} {objective.name} of all runs, {counted}: {counts}")
+        notes.append(
+            f"a failed seed counts as the {worst} {objective.name} of any single episode of these runs, {counted}: "
+            f"{counts}"
+        )
     if len(certification.seeds) < MIN_RUNS:
         notes.append(f"fewer than {MIN_RUNS} seeds bound no median: use certify.seeds={MIN_RUNS}")
     if policy := certification.policy:
@@ -150,13 +154,14 @@ def describe_result(certification: Certification, objective: Objective) -> str:
         if baseline:
             text += f"; the baseline's is {_format_median(baseline)}"
             text += f", but it cannot win: {baseline.broken}" if baseline.broken else ""
+            text += _explain_rank(certification, best, baseline, objective.direction)
         text += f".{_compare_with_baseline(best)}"
     if best.target_steps is not None:
         text += f" It held budget.target after {best.target_steps:,.0f} environment steps (the median)"
         theirs = baseline.target_steps if baseline and baseline is not best else None
         text += "." if theirs is None else f", and the baseline after {theirs:,.0f}."
     if 1 < best.num_seeds < MIN_RUNS:
-        text += f" Its runs reached {', '.join(map(format_objective, best.scores))}."
+        text += f" Its runs reached {', '.join(_list_scores(best))}."
     elif best.num_seeds > 1:
         text += f" Train it once and expect about {format_objective(best.median)}"
         worst = f"; the worst of the {best.num_seeds} runs reached {format_objective(best.worst)}"
@@ -165,6 +170,31 @@ def describe_result(certification: Certification, objective: Objective) -> str:
         if failed := len(each.failed_seeds):
             text += f" {failed} of {each.num_seeds} seeds of {each.name} failed, which counts against it."
     return text
+
+
+def _list_scores(configuration: Configuration) -> list[str]:
+    return [format_objective(run.mean) for run in configuration.per_seed]
+
+
+def _explain_rank(
+    certification: Certification, best: Configuration, baseline: Configuration, direction: Direction
+) -> str:
+    """Give the numbers by which the winner ranks above the baseline where their medians do not show it."""
+    keys = {(each.broken, each.excess_failures, each.target_steps) for each in (best, baseline)}
+    if len(keys) > 1 or best.median is None or baseline.median is None:
+        return ""
+    if direction.is_better(best.median, baseline.median):
+        return ""
+    failed = find_failed_rank_score(certification.configurations, direction)
+    ours, theirs = (each.list_rank_scores(failed) for each in (best, baseline))
+    rule, middles = (
+        "the mean of the middle half of the runs",
+        [float(interquartile_mean(each)) for each in (ours, theirs)],
+    )
+    if middles[0] == middles[1]:
+        rule, middles = "the mean of the runs", [fmean(ours), fmean(theirs)]
+    where = " on the episodes that choose" if any(run.choice_returns for run in best.per_seed) else ""
+    return f", and {rule}{where} decides: {' against '.join(map(format_objective, middles))}"
 
 
 def _compare_with_baseline(best: Configuration) -> str:

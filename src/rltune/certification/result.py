@@ -74,7 +74,8 @@ class Configuration:
         search_score: The score of that trial in the search; None without a trial.
         per_seed: The results of the runs that succeeded.
         failed_seeds: Seeds whose training failed.
-        failed_score: The score that each failed seed counts as: the worst return of all runs. None if no seed failed.
+        failed_score: The score that each failed seed counts as: the worst return of any single episode of all runs.
+            None if no seed failed.
         broken: The constraint that the configuration breaks, in words, so that it cannot win; None if it breaks none.
         place: Its place in the order in which the configurations were chosen, from 1; 0 for the baseline.
         worst: The worst of the scores.
@@ -138,6 +139,10 @@ class Configuration:
         """The scores by training seed, those of failed seeds last."""
         failed = {} if self.failed_score is None else dict.fromkeys(self.failed_seeds, self.failed_score)
         return {result.seed: result.mean for result in self.per_seed} | failed
+
+    def list_rank_scores(self, failed_score: float) -> list[float]:
+        """List the scores by which it is compared with others, the mean of whose middle half ranks it."""
+        return [run.rank_score for run in self.per_seed] + [failed_score] * len(self.failed_seeds)
 
     @property
     def target_steps(self) -> float | None:
@@ -377,8 +382,8 @@ def judge_configurations(
 
     Args:
         configurations: Configurations with their runs, in the order in which they were chosen. A failed run counts as
-            the worst return of all runs, because it is unknown how bad it would have been. So a configuration with more
-            failed runs than a quarter ranks below those with fewer.
+            the worst return of any episode of all runs, because it is unknown how bad it would have been. So a
+            configuration with more failed runs than a quarter ranks below those with fewer.
         seeds: The seeds of the certification. A configuration of an earlier one may have runs of the first ones alone.
         episodes: The number of episodes of each run.
         direction: Which scores are better.
@@ -399,14 +404,20 @@ def judge_configurations(
     ]
     baseline = next((configuration for configuration in scored if configuration.name == BASELINE), None)
     judged = [_bound(configuration, direction) for configuration in _test_in_order(scored, baseline, direction)]
-    worst = direction.find_worst(score for run in runs for score in run.choice_returns or run.returns)
-    ranked = sorted(judged, key=partial(_rank, direction, worst or 0.0), reverse=True)
+    worst = find_failed_rank_score(configurations, direction)
+    ranked = sorted(judged, key=partial(_rank, direction, worst), reverse=True)
     ranked[0] = _allow_for_choice(ranked, direction)
     bounded = [
         replace(each, low=None, high=None) if math.inf in (abs(each.low or 0.0), abs(each.high or 0.0)) else each
         for each in ranked
     ]
     return Certification(tuple(seeds), episodes, 0, tuple(bounded), bounded[0].name)
+
+
+def find_failed_rank_score(configurations: Iterable[Configuration], direction: Direction) -> float:
+    """Return what a failed run counts as among the ranks: the worst return of any episode that chooses."""
+    runs = (run for configuration in configurations for run in configuration.per_seed)
+    return direction.find_worst(score for run in runs for score in run.choice_returns or run.returns) or 0.0
 
 
 def _rank(direction: Direction, worst: float, configuration: Configuration) -> tuple[float, ...]:
@@ -417,7 +428,7 @@ def _rank(direction: Direction, worst: float, configuration: Configuration) -> t
         worst: What a failed run counts as.
         configuration: The configuration.
     """
-    scores = [run.rank_score for run in configuration.per_seed] + [worst] * len(configuration.failed_seeds)
+    scores = configuration.list_rank_scores(worst)
     return (
         not configuration.broken,
         -configuration.excess_failures,

@@ -7,6 +7,7 @@ import functools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 from rltune.certification.retraining import Retraining
 from rltune.checkpoints.clients import QUICK_S
@@ -25,9 +26,11 @@ from rltune.driver.requests.inbox import Inbox, reopen_failed
 from rltune.driver.stopper import SweepStopper
 from rltune.driver.sweep import Search, Sweep
 from rltune.driver.trackers import open_trackers
+from rltune.formatting import format_number
 from rltune.ledger.lease import RENEW_S, LeaseLostError
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.optuna_study import OptunaStudy
+from rltune.ledger.sweep_folder import make_resume_command
 from rltune.records import WHOLE_BUDGET
 from rltune.search.sampler_view import choose_view
 from rltune.search.schedulers import Stop, StoppingRule, replay_reports
@@ -88,6 +91,7 @@ def make_sweep(plan: Plan, invocation: Invocation, ledger: Ledger, share: Share,
     if plan.resumed:
         plan = plan.with_notes(*record_changed_space(ledger, plan.settings))
         plan = plan.with_notes(*recover_trials(ledger, rule, plan.budget.env_steps))
+        plan = plan.with_notes(*name_failed(ledger, plan.folder, plan.budget.env_steps))
         # A killed driver may have saved checkpoints without recording them in the ledger.
         retention.drop_unnamed([*ledger.trials.records(), *ledger.runs.records()])
     view = choose_view(plan.traits, has_constraints=bool(plan.criteria.constraints))
@@ -156,6 +160,15 @@ def recover_trials(ledger: Ledger, rule: StoppingRule, env_steps: int) -> list[s
             if record.state == "RUNNING" and not record.stop_reason:
                 table.interrupt(record.number)  # The trial counts as interrupted until a worker continues it.
     return notes
+
+
+def name_failed(ledger: Ledger, folder: Path, env_steps: int) -> list[str]:
+    """Return a note on failed trials and certification runs, which a resume leaves alone; empty without any."""
+    num_trials = sum(record.can_be_retried(env_steps) for record in ledger.trials.records())
+    num_runs = sum(record.state == "FAIL" for record in ledger.runs.records())
+    counts = [(num_trials, "failed trial"), (num_runs, "failed certification run")]
+    named = " and ".join(format_number(number, what) for number, what in counts if number)
+    return [f"not tried again: {named}; {make_resume_command(folder, command='retry')} does that"] if named else []
 
 
 @contextlib.contextmanager

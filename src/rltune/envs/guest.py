@@ -34,6 +34,13 @@ ONE_PORT_EACH = (
 )
 """What is allowed, and what to type, where an address is in use."""
 
+FOLLOWS_SEED = (
+    "failures that do not follow the episode's seed, or an episode that ends there",
+    "unless what it runs on is away, let the environment draw its failures from a generator that no seed sets, such as "
+    "numpy.random.default_rng() in place of self.np_random, or return truncated=True where it raises",
+)
+"""What is allowed, and what to do, where an episode fails at the same step each time it is played from its seed."""
+
 STACK = ("rltune", "gymnasium", "pettingzoo", "ray", "torch", "numpy", "omegaconf")
 """Packages whose lines in a traceback are not the user's own."""
 

@@ -45,12 +45,13 @@ def find_original(folder: Path, recorded: str | None) -> Path | None:
     return None
 
 
-def make_resume_command(folder: Path, settings: Mapping[str, Any] | None = None) -> str:
+def make_resume_command(folder: Path, settings: Mapping[str, Any] | None = None, command: str = "resume") -> str:
     """Spell the command that resumes the sweep: from the present folder, or on any machine if it has remote storage.
 
     Args:
         folder: The sweep's folder.
         settings: The sweep's; None reads them from the folder, if they are there already.
+        command: ``resume``, or ``retry``, which tries failed trials again.
     """
     sweep = SweepIdentity.of(folder, settings or {})
     if settings is None:
@@ -63,7 +64,7 @@ def make_resume_command(folder: Path, settings: Mapping[str, Any] | None = None)
     for key, address in (("study.storage", sweep.ledger_url), ("tracking.uri", sweep.tracking_uri)):
         if HIDDEN in (address or ""):
             words.append(f"{key}=...")
-    return spell_command(f"resume {' '.join(words)}")
+    return spell_command(f"{command} {' '.join(words)}")
 
 
 def _format_override(key: str, value: str) -> str:

@@ -2,7 +2,7 @@
 
 A URI is ``models:/<name>@<alias>``, ``models:/<name>/<version>``, ``runs:/<id>``, ``sweep:<name>``,
 ``sweep:<name>/<trial>``, or a folder. Nothing is loaded here. Only the first three forms import MLflow. A ledger is
-opened only for a trial by its number and for a sweep that has no winner yet. Runs anywhere.
+not opened for a certified winner. Runs anywhere.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from rltune.errors import PolicyError, StudyError
 from rltune.formatting import spell_command
 from rltune.ledger.sweep_folder import SETTINGS, spell_output_dir
 from rltune.ledger.sweep_ref import SweepRef
+from rltune.records import is_certified
 
 if TYPE_CHECKING:
     from rltune.records import CheckpointRecord, Direction, TrialRecord
@@ -246,7 +247,9 @@ def _find_part(folder: Path, part: str, source: Source) -> Path:
 
 
 def _suggest_sweep(folder: Path, source: Source) -> str:
-    """Suggest what to type for a sweep's folder, or for a sweep's name without ``sweep:``; else the latest sweep."""
+    """Suggest what to type for a sweep's folder, its name without ``sweep:``, or a winner that is gone; else latest."""
+    if source.scheme == "sweep":
+        return f"policy=sweep:{source.path.partition('/')[0]}/<trial>"
     if (folder / SETTINGS).is_file():
         return f"policy=sweep:{folder.name}{spell_output_dir(folder.parent)}"
     is_name = (source.sweeps.root / source.uri.partition("/")[0] / SETTINGS).is_file()
@@ -261,8 +264,7 @@ def _locate_sweep_checkpoint(source: Source) -> Path:
     sweep, trial = _split_sweep_uri(source)
     if trial is not None:
         return _verify_checkpoint(sweep, _read_trial_checkpoint(sweep, trial, source), source)
-    winner = _read_winner(sweep.folder, source)
-    if winner:
+    if winner := _find_winner(sweep, source):
         return find_store(sweep).find(str(winner["checkpoint"])) or sweep.folder / winner["checkpoint"]
     return _verify_checkpoint(sweep, _read_best_checkpoint(sweep, source), source)
 
@@ -287,8 +289,22 @@ def _split_sweep_uri(source: Source) -> tuple[SweepIdentity, int | None]:
     return sweep, int(trial) if trial else None
 
 
+def _find_winner(sweep: SweepIdentity, source: Source) -> Mapping[str, Any] | None:
+    """Return the winner of a sweep; None without one, or if a driver has gone on with the sweep since its last end."""
+    winner = _read_winner(sweep.folder, source)
+    if winner is None or is_certified(winner):
+        return winner
+    from rltune.ledger.storage import open_ledger_of
+
+    try:
+        with closing(open_ledger_of(sweep, source.sweeps.ledger_url)) as ledger:
+            return replace(ledger.sweep(), winner=winner).current_winner
+    except StudyError:
+        return winner  # The ledger is elsewhere, perhaps behind a login, so that only the last end is known.
+
+
 def _read_winner(folder: Path, source: Source) -> Mapping[str, Any] | None:
-    """Read the winner from a sweep's summary.json; None if there is no winner or the sweep has not ended."""
+    """Read the winner of the last end from a sweep's summary.json; None without one, or before the first end."""
     summary = folder / "summary.json"
     try:
         winner: Mapping[str, Any] | None = json.loads(summary.read_text()).get("winner") if summary.is_file() else None
@@ -390,6 +406,6 @@ def keep_with_run(source: Source, folder: Path, name: str) -> str | None:
 
 def _find_run_in_ledger(source: Source) -> str | None:
     sweep, trial = _split_sweep_uri(source)
-    number = trial if trial is not None else (_read_winner(sweep.folder, source) or {}).get("trial")
+    number = trial if trial is not None else (_find_winner(sweep, source) or {}).get("trial")
     trials, _ = _read_trials(sweep, source)
     return next((trial.mlflow_run_id for trial in trials if trial.number == number), None)

@@ -205,21 +205,19 @@ def make_router(service: SweepService, admission: Admission) -> APIRouter:
     @router.get("/sweeps/{name}/result", response_model=SweepResult, responses=declare(404, 409))
     def result(name: str) -> Response:
         """Return what ``rltune show json=true`` has of a sweep that has begun: how it ended, its winner and trials."""
-        service.submissions.get(name)
-        return JSONResponse(service.descriptions.compute(name, describe))
+        return JSONResponse(service.compute(name, describe))
 
     @router.get("/sweeps/{name}/table", response_class=PlainTextResponse, responses=declare(404, 409))
     def table(name: str) -> str:
         """Return what ``rltune show`` prints of a sweep that has begun."""
-        service.submissions.get(name)
         text = io.StringIO()
-        service.descriptions.compute(name, lambda view: show_sweep(view, text))
+        service.compute(name, lambda view: show_sweep(view, text))
         return text.getvalue()
 
     @router.get("/sweeps/{name}/policy", response_class=Response, responses=declare(404, 409) | {200: ARCHIVE})
     def policy(name: str, trial: Annotated[int | None, Query(ge=0)] = None) -> Response:
         """Return the policy of a trial, of the winner or of the best trial so far, as a ZIP archive of its folder."""
-        service.submissions.get(name)
+        service.require_begun(name)
         return Response(service.pack_policy(name, trial), media_type=BYTES)
 
     @router.get("/sweeps/{name}/events", responses=declare(404))
@@ -231,8 +229,7 @@ def make_router(service: SweepService, admission: Admission) -> APIRouter:
     @router.get("/sweeps/{name}/report", response_class=HTMLResponse, responses=declare(404, 409))
     def report(name: str) -> str:
         """Return the report of a sweep that has begun, as of now: one HTML page that needs no network."""
-        service.submissions.get(name)
-        return service.descriptions.compute(name, render_page)
+        return service.compute(name, render_page)
 
     @router.get("/sweeps/{name}/logs", response_class=Response, responses=declare(404) | {200: LOG})
     def logs(name: str, start: int = 0) -> Response:

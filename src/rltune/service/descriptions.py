@@ -105,7 +105,7 @@ class SweepDescriptions:
         # driver.
         is_starting = submission.state == RUNNING and (view.driver_id if view else None) == submission.last_driver
         position = waiting.index(submission.name) + 1 if submission.state == QUEUED else None
-        if view and (position or is_starting):
+        if view and view.settings and (position or is_starting):
             view = _extend_budget(view, submission)
         # Before a sweep has started, its folder has no settings, so that an unreadable ledger is no error.
         is_unreadable = isinstance(result, StudyError) and (folder / SETTINGS).is_file()

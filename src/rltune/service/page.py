@@ -156,7 +156,7 @@ class Page:
         submission, folder = self._service.submissions.get(name), self._service.folder.sweeps / name
         headers = {"Content-Security-Policy": REPORT_POLICY}
         if file == PAGE and (submission.state == RUNNING or not has_report(folder)):
-            return HTMLResponse(self._service.descriptions.compute(name, render_page), headers=headers)
+            return HTMLResponse(self._service.compute(name, render_page), headers=headers)
         if file not in {path.name for path in folder.joinpath(FOLDER).glob("[!.]*")}:
             raise RltuneError(f"{file}: the report has no such file", PAGE, f"/sweeps/{name}")
         return FileResponse(folder / FOLDER / file, headers=headers)

@@ -23,13 +23,14 @@ from rltune.formatting import spell_command
 from rltune.ledger.sweep_ref import SweepRef
 from rltune.policies.uri import Source, locate_policy
 from rltune.service.checking import CheckedSweep, check_change, check_submission, require_wanted, run_in_child
-from rltune.service.descriptions import SweepDescriptions
+from rltune.service.descriptions import Result, SweepDescriptions
 from rltune.service.dispatcher import Dispatcher
 from rltune.service.folder import ServiceFolder
 from rltune.service.models import CheckDescription, SweepDescription
 from rltune.service.submissions import COMPLETE, ENDED, GROUP, STATES, Submission, Submissions
 from rltune.views.comparison import Comparison
 from rltune.views.sweep_reader import explain_damage
+from rltune.views.sweep_view import SweepView
 
 VERBS = ("stop", "resume", "retry", "enqueue")
 
@@ -111,6 +112,34 @@ class SweepService:
         (description,) = self.descriptions.list(self.submissions, name)
         return description
 
+    def require_begun(self, name: str) -> None:
+        """Refuse a sweep of which there is nothing to read yet, since no driver has begun it.
+
+        Raises:
+            UnknownSubmissionError: There is no submission of this name.
+            StudyError: It waits, starts, or has ended before it began.
+        """
+        sweep = self.show(name)
+        if sweep["sweep"] is None and sweep["unreadable"] is None:
+            command = "logs" if sweep["state"] in ENDED else "watch"
+            raise StudyError(
+                f"has not begun: {sweep['in_words']}",
+                "a sweep that has begun",
+                spell_command(f"{command} sweep={name}"),
+                key="sweep",
+                value=name,
+            )
+
+    def compute(self, name: str, function: Callable[[SweepView], Result]) -> Result:
+        """Return what a function of a sweep's view makes, such as its result or its report.
+
+        Raises:
+            UnknownSubmissionError: As for `require_begun`.
+            StudyError: The sweep has not begun, or its ledger cannot be read.
+        """
+        self.require_begun(name)
+        return self.descriptions.compute(name, function)
+
     def stop(self, name: str) -> SweepDescription:
         """Stop a running sweep so that it can be resumed, or remove a waiting one from the queue.
 
@@ -158,7 +187,7 @@ class SweepService:
             StudyError: There is no such trial that has failed.
         """
         submission = self.submissions.get(name)
-        request_retry(self._locate(submission), trials)
+        request_retry(self._locate(name), trials)
         self._resume_ended(submission)
         return self.show(name)
 
@@ -174,7 +203,7 @@ class SweepService:
             StudyError: The sweep has not started, or runs and has no trial left.
         """
         submission = self.submissions.get(name)
-        larger_budget = enqueue_configuration(self._locate(submission), space, stream=io.StringIO())
+        larger_budget = enqueue_configuration(self._locate(name), space, stream=io.StringIO())
         self._resume_ended(submission, larger_budget.split())
         return self.show(name)
 
@@ -186,7 +215,7 @@ class SweepService:
             StudyError: One of them has no winner, or they cannot be compared.
         """
         for name in names:
-            self.submissions.get(name)
+            self.require_begun(name)
         return self.descriptions.compare(names)
 
     def pack_policy(self, name: str, trial: int | None = None) -> bytes:
@@ -211,21 +240,10 @@ class SweepService:
                 packed.write(file, file.relative_to(folder))
         return archive.getvalue()
 
-    def _locate(self, submission: Submission) -> SweepRef:
-        """Make the reference of a sweep, and refuse one that has not started and so has no ledger.
-
-        Raises:
-            StudyError: The sweep has not started.
-        """
-        if not (self.folder.sweeps / submission.name).is_dir():
-            raise StudyError(
-                "has not started: it has no trials yet",
-                "a sweep that runs or has ended",
-                "the same when it runs",
-                key="sweep",
-                value=submission.name,
-            )
-        return SweepRef(submission.name, self.folder.sweeps)
+    def _locate(self, name: str) -> SweepRef:
+        """Make the reference of a sweep that has begun; raises as `require_begun` does."""
+        self.require_begun(name)
+        return SweepRef(name, self.folder.sweeps)
 
     def _resume_ended(self, submission: Submission, overrides: Sequence[str] = ()) -> None:
         """Resume a sweep if it has ended, because only a running driver reads the request in the ledger."""

@@ -176,6 +176,6 @@ def _find_share(value: float, start: float, end: float) -> float:
 
 def _select_trials(view: SweepView, trials: Sequence[TrialSnapshot]) -> tuple[list[TrialSnapshot], int | None]:
     """Select the trials that are drawn, with the best one last, and return its number."""
-    best = view.winner_trial if view.record.winner else view.best.number if view.best else None
+    best = view.winner_trial if view.winner else view.best.number if view.best else None
     drawn = [trial for trial in trials[-MAX_CURVES:] if trial.number != best]
     return drawn + [trial for trial in trials if trial.number == best], best

@@ -36,7 +36,7 @@ def summarize(view: SweepView) -> dict[str, Any]:
         "began": record.began,
         "wall_s": record.wall_s,
         "best": {"trial": best.number, "score": best.score, "params": best.params} if best else None,
-        "winner": record.winner,
+        "winner": view.winner,
         "model": record.model,
         "mlflow": {**record.mlflow, "charts": view.charts} if record.mlflow else None,
         "certified": view.certification.summary() if view.certification else None,

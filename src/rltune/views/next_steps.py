@@ -83,7 +83,7 @@ def describe_reproduction(view: SweepView) -> Section:
         words = " ".join(word for word in typed.split(" ") if not word.startswith(replaced))
         alone = f"{words} {fixed} budget.trials=1 scheduler=none certify=off"
         commands.append((f"Train only the configuration of the {view.winner_word}", alone))
-    if view.record.winner:
+    if view.winner:
         # The sweep's checkpoint is used and not the registered model: a policy from MLflow counts as somebody else's,
         # and would need trust=true to import the environment's module.
         where = spell_output_dir(view.folder.parent)

@@ -244,7 +244,7 @@ def _describe_files(view: SweepView) -> Iterator[Section]:
 
 def _describe_verdict(view: SweepView) -> Iterator[Section]:
     if view.trials:
-        has_fresh = view.certification or (view.record.winner or {}).get("evaluation")
+        has_fresh = view.certification or (view.winner or {}).get("evaluation")
         notes = [_explain_scores(view)] if has_fresh else []
         yield Section("verdict", describe_verdict(view), notes=notes)
 
@@ -272,7 +272,7 @@ def _explain_data(settings: Mapping[str, Any]) -> str:
 
 def describe_verdict(view: SweepView) -> str:
     """Describe in a few sentences which configuration won, by how much and how certainly, and who proposed it."""
-    winner = view.record.winner or ({"origin": view.best.record.origin} if view.best else {})
+    winner = view.winner or ({"origin": view.best.record.origin} if view.best else {})
     origin = None if winner.get("name") == BASELINE else ORIGINS.get(str(winner.get("origin")))
     verdict = _describe_winner(view) + (f" Its values come from {origin}." if origin else "")
     acting = winner.get("acting")
@@ -291,7 +291,7 @@ def _describe_winner(view: SweepView) -> str:
             steps = f"{published:,} environment steps; here: {view.env_steps:,}"
             verdict += f" The baseline's settings were published for {steps}."
         return verdict
-    best = view.record.winner
+    best = view.winner
     if best is None and view.best:
         best = {"trial": view.best.number, "objective": view.best.record.score}
     if best is None:

@@ -539,9 +539,14 @@ class SweepView:
         return [trials[record.number] for record in records]
 
     @property
+    def winner(self) -> Mapping[str, Any] | None:
+        """The winner, see `rltune.records.SweepRecord.current_winner`; None if there is only a `best` so far."""
+        return self.record.current_winner
+
+    @property
     def winner_trial(self) -> int | None:
         """The trial number of the winner; None without a winner, or if the winner is the untried baseline."""
-        return self.record.winner.get("trial") if self.record.winner else None
+        return self.winner.get("trial") if self.winner else None
 
     @property
     def winner_word(self) -> str:
@@ -561,8 +566,8 @@ class SweepView:
     @property
     def best_params(self) -> Mapping[str, Any]:
         """The parameters of the winner, or else of the best trial so far; empty without either."""
-        if self.record.winner:
-            params: Mapping[str, Any] = self.record.winner["params"]
+        if self.winner:
+            params: Mapping[str, Any] = self.winner["params"]
             return params
         return self.best.params if self.best else {}
 

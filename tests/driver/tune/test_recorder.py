@@ -22,6 +22,7 @@ from rltune.driver.sweep import Sweep
 from rltune.driver.tune.attempts import Attempts
 from rltune.driver.tune.recorder import Recorder
 from rltune.driver.tune.scheduler import StoppingRuleScheduler
+from rltune.envs.guest import FOLLOWS_SEED
 from rltune.ledger.disk_full import DISK_FULL
 from rltune.records import TARGET_HELD, CheckpointRecord, TrialRecord
 from rltune.search.schedulers import NoStopping, Stop
@@ -630,9 +631,15 @@ def test_nothing_is_noted_once_an_episode_has_ended(trials):
     assert not trials.sweep.console.notes
 
 
-@pytest.mark.parametrize(("cause", "is_named"), [("environment", True), ("diverged", False), ("lost process", False)])
+@pytest.mark.parametrize(
+    ("cause", "is_named"), [("environment", True), ("diverged", False), ("lost process", False), ("repeated", False)]
+)
 def test_a_failure_of_the_environment_names_restarts_once(trials, cause, is_named):
     for trial in (trials.begin(), trials.begin()):
         trials.hand_back(trial, 50)
         trials.end(trial, failed="ValueError: no", cause=cause)
-    assert sum("env.restarts=3 makes" in note for note in trials.sweep.console.notes) == is_named
+    notes = trials.sweep.console.notes
+    named = [note for note in notes if "env.restarts=3" in note]
+    assert len(named) == is_named
+    assert all("resume sweep=" in note and "retry sweep=" in note for note in named)
+    assert sum(FOLLOWS_SEED[1] in note for note in notes) == (cause == "repeated")

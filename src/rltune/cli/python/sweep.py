@@ -281,7 +281,7 @@ def _make_trial_frame(view: SweepView) -> pd.DataFrame:
 
 def _find_best(view: SweepView, folder: Path) -> Best | None:
     """Find the configuration for `Sweep.best`."""
-    winner = view.record.winner
+    winner = view.winner
     if winner is None:
         if (best := view.best) is None:
             return None

@@ -28,9 +28,11 @@ from rltune.driver.tune.failures import (
 )
 from rltune.driver.tune.proposals import Stage
 from rltune.driver.tune.scheduler import StoppingRuleScheduler
+from rltune.envs.guest import FOLLOWS_SEED
 from rltune.errors import Cause, RltuneError, describe_exception
 from rltune.ledger.disk_full import DISK_FULL, is_disk_full
 from rltune.ledger.lease import LeaseLostError
+from rltune.ledger.sweep_folder import make_resume_command
 from rltune.ledger.trial_table import CHECKPOINTS
 from rltune.records import TRIALS, WHOLE_BUDGET, CheckpointRecord, TrialRecord, trial_dir_of
 from rltune.trial.metrics import NUM_ENDED, RECENT, SCORED, is_report, make_report
@@ -131,7 +133,7 @@ class Recorder(Callback):
         self._incomplete: set[TrialKey] = set()
         self._failures: dict[TrialKey, Failure] = {}  # By the trials' own code, of attempts that were retried.
         self._num_copies = count_copies(self._plan.build.algo)
-        self._names_restarts = False
+        self._advised: set[Cause] = set()
         self._has_seen_episode = False  # Or has said that none has ended.
         self._has_noted_unscored = False
 
@@ -320,13 +322,7 @@ class Recorder(Callback):
             failure: Why the attempt ended.
         """
         record, result, reason = event.record, event.result, failure.reason
-        env = self._plan.build.env
-        if result.get("cause") == Cause.ENVIRONMENT and env.policies is None and not self._names_restarts:
-            self._names_restarts = True
-            self.sweep.console.note(
-                f"{record.name} has failed in its environment: env.restarts={max(3, 2 * env.restarts)} makes a failed "
-                "copy again and goes on"
-            )
+        self._advise(record, failure.cause)
         if outage := find_outage(self._store, failure):
             self.stopper.request(outage)
             self._interrupt(event)
@@ -364,6 +360,23 @@ class Recorder(Callback):
             if failure.counts_against_trial:
                 self._failures[event.key] = failure
             self._retry(event)
+
+    def _advise(self, record: TrialRecord, cause: Cause) -> None:
+        """Note once what helps against failures of the environment, for each kind."""
+        env = self._plan.build.env
+        if cause in self._advised or cause not in (Cause.ENVIRONMENT, Cause.REPEATED) or env.policies is not None:
+            return
+        self._advised.add(cause)
+        if cause is Cause.REPEATED:
+            advice = f"the same step each time it plays an episode from its seed: {FOLLOWS_SEED[1]}"
+            self.sweep.console.note(f"{record.name} fails at {advice}")
+            return
+        more, folder = f"env.restarts={max(3, 2 * env.restarts)}", self._plan.folder
+        self.sweep.console.note(
+            f"{record.name} has failed in its environment: {more} makes a failed copy again and goes on; for this "
+            f"sweep, once it has ended or was stopped: {make_resume_command(folder)} {more}, then "
+            f"{make_resume_command(folder, command='retry')}"
+        )
 
     def _retry(self, event: _Event) -> None:
         """Let a trial continue from its recorded checkpoints; the ended attempt may have saved others."""
