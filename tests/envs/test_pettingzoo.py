@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -102,7 +103,7 @@ def test_what_an_agent_cannot_learn_from_is_refused(place, value, what, monkeypa
 def test_a_missing_file_of_several_agents_names_its_argument(monkeypatch):
     from mpe2 import simple_spread_v3
 
-    monkeypatch.setattr(simple_spread_v3, "parallel_env", lambda **kwargs: open(kwargs["file"]))
+    monkeypatch.setattr(simple_spread_v3, "parallel_env", lambda **kwargs: Path(kwargs["file"]).read_text())
     with pytest.raises(ConfigError) as refused:
         check_env(spec_of(SPREAD | {"kwargs": {"file": "map.txt"}}))
     assert (refused.value.key, refused.value.value) == ("env.kwargs.file", "map.txt")
