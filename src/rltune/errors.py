@@ -100,6 +100,7 @@ class RltuneError(Exception):
     ) -> None:
         self.key, self.problem, self.allowed, self.fix = map(clean_text, (key, problem, allowed, fix))
         self.value = None if value is ABSENT else _to_json_value(value)
+        self.has_value = value is not ABSENT  # None is also the value of a setting that is null.
         self.what = _join(self.key if value is ABSENT else f"{self.key}={spell(value)}", self.problem)
         super().__init__("\n".join([self.what, *self._label_parts()]))
 
@@ -299,6 +300,10 @@ class GuestError(RltuneError):
         parts = {name: vars(self)[name] for name in ("cause", "call", "place", "elapsed_s")}
         allowed, fix = self.allowed if allowed is None else allowed, self.fix if fix is None else fix
         return GuestError(problem, allowed, fix, key=key, value=value, **parts)
+
+    def advise(self, fix: str) -> GuestError:
+        """Return the same error with other advice."""
+        return self.rewrite(self.problem, fix=fix, key=self.key, value=self.value if self.has_value else ABSENT)
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:

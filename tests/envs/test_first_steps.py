@@ -597,6 +597,24 @@ def test_a_failing_wrapper_is_named_with_its_list():
     assert refused.fix.startswith("weights: {_target_: numpy.array")
 
 
+class LateWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Raises an error of its own at its twelfth step."""
+
+    steps = 0
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        return fail() if self.steps == 12 else self.env.step(action)
+
+
+def test_a_wrapper_that_fails_late_is_named_without_a_value():
+    with pytest.raises(GuestError) as refused:
+        check(Walk, wrappers=({"entry_point": f"{__name__}:LateWrapper"},))
+    assert (refused.value.key, refused.value.value) == ("env.wrappers", None)
+    assert "env.restarts=" in refused.value.fix
+    assert refused.value.what.startswith("env.wrappers of ")
+
+
 # -- Numbers of several agents ----------------------------------------------------------------------------------------
 
 

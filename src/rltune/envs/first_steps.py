@@ -128,7 +128,7 @@ class FirstSteps:
             key = names[0] if names else "valid_actions"
             wrapper = f"{{entry_point: '{LEGAL_ACTIONS}', kwargs: {{key: {key}, lists: true}}}}"
             fix = f"{fault.fix}; if the action was illegal and {key} lists the legal ones, env.wrappers=[{wrapper}]"
-            raise fault.rewrite(fault.problem, fix=fix, key=fault.key, value=fault.value) from fault.__cause__
+            raise fault.advise(fix) from fault.__cause__
 
     def _look(self, observation: Any, info: Mapping[str, Any], call: str, is_over: bool = False) -> None:
         self._info = info
@@ -327,7 +327,7 @@ def play_episode(
                 )
             elif not spec.restarts:
                 fix = f"{fault.fix}, or env.restarts={RESTARTS} if it seldom fails, and its copies are made again"
-                raise fault.rewrite(fault.problem, fix=fix, key=fault.key, value=fault.value) from fault.__cause__
+                raise fault.advise(fix) from fault.__cause__
             return Episode(number, False, (note,))
         meter.add(reward, info)
         names |= dict.fromkeys(list_keys(info)) if spec.measured else {}
