@@ -217,7 +217,7 @@ def fail_at_import(calls: str) -> None:
 @pytest.mark.parametrize(
     ("function", "error", "words"),
     [
-        (make_unpicklable, AttributeError, "pickle"),
+        (make_unpicklable, AttributeError, "local object"),
         (die, RltuneError, "the process that ran .*die was killed by SIGKILL"),
         (leave, GuestError, r"sys\.exit"),
         (Unreadable, SyntaxError, "edited"),

@@ -22,7 +22,7 @@ def test_an_exception_names_the_call_and_the_users_line() -> None:
     "code",
     [
         "import matplotlib.cm; matplotlib.cm.no_such_map",
-        "import numpy; numpy.float_",
+        "import numpy; numpy.float",
         "from numpy import no_such_name",
         "import numpy.no_such_module",
         "import pandas; pandas.DataFrame().no_such_method()",
@@ -40,7 +40,7 @@ def test_what_a_library_lacks_names_its_version(code: str) -> None:
 
 
 def test_the_package_that_uses_it_is_named_to_be_upgraded(monkeypatch: pytest.MonkeyPatch) -> None:
-    code = compile("import numpy; numpy.float_", "/v/lib/site-packages/walking/walk.py", "exec")
+    code = compile("import numpy; numpy.float", "/v/lib/site-packages/walking/walk.py", "exec")
     distributions = {"walking": ["walking-envs"], "numpy": ["numpy"]}
     monkeypatch.setattr("rltune.envs.guest._list_distributions", lambda: distributions)
     with pytest.raises(GuestError) as caught, call_guest("make"):

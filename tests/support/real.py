@@ -136,8 +136,8 @@ def finish(process: subprocess.Popen[str]) -> Command:
 def _watch_memory(process: subprocess.Popen[str], peak: list[int]) -> None:
     root = psutil.Process(process.pid)
     while process.poll() is None:
-        peak[0] = max(peak[0], sum(_resident(one) for one in _tree(root)))
-        time.sleep(0.25)
+        peak[0] = max(peak[0], sum(_measure_share(one) for one in _tree(root)))
+        time.sleep(0.5)
 
 
 def _tree(root: psutil.Process) -> list[psutil.Process]:
@@ -147,9 +147,10 @@ def _tree(root: psutil.Process) -> list[psutil.Process]:
         return []
 
 
-def _resident(process: psutil.Process) -> int:
-    """What it has in memory, pages that it shares with others included."""
+def _measure_share(process: psutil.Process) -> int:
+    """What the machine has to have for it: of a page that n processes share, each has one nth; where that is known."""
     try:
-        return int(process.memory_info().rss)
+        memory = process.memory_full_info()
+        return int(getattr(memory, "pss", memory.rss))
     except psutil.Error:
         return 0

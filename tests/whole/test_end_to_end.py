@@ -147,7 +147,7 @@ def test_two_trials_overlap_in_time(finished_sweep: Project) -> None:
 def test_the_whole_process_tree_stays_below_4_gib(finished_sweep: Project) -> None:
     assert finished_sweep.ran is not None
     peak_gb = finished_sweep.ran.peak_bytes / 2**30
-    print(f"peak resident memory of the process tree: {peak_gb:.2f} GiB")
+    print(f"peak memory of the process tree: {peak_gb:.2f} GiB")
     assert 0.5 < peak_gb < 4
 
 

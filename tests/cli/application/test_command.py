@@ -10,13 +10,13 @@ import sys
 import pytest
 from omegaconf import OmegaConf
 
-from rltune.cli.application.command import use_tracking
+from rltune.cli.application import command
 
 
 def test_mlflow_is_asked_where_the_command_says(monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://usual")
     for uri, expected in ((None, "http://usual"), ("http://given", "http://given")):
-        use_tracking(OmegaConf.create({"tracking": {"uri": uri}}))
+        command.use_tracking(OmegaConf.create({"tracking": {"uri": uri}}))
         assert os.environ["MLFLOW_TRACKING_URI"] == expected
 
 
@@ -24,11 +24,13 @@ def test_mlflow_is_asked_where_the_command_says(monkeypatch):
 @pytest.mark.parametrize(
     ("number", "is_as_in_ray"), [(signal.SIGTERM, False), (signal.SIGTERM, True), (signal.SIGINT, False)]
 )
-def test_a_signal_during_a_fork_ends_the_command(number, is_as_in_ray):
+@pytest.mark.parametrize("delay_s", [command.RESEND_S, 1e-5], ids=["later", "too soon"])
+def test_a_signal_during_a_fork_ends_the_command(number, is_as_in_ray, delay_s):
     program = f"""
 import os, signal, sys, time
-from rltune.cli.application.command import exit_on_signals
-with exit_on_signals():
+from rltune.cli.application import command
+command.RESEND_S = {delay_s}
+with command.exit_on_signals():
     if {is_as_in_ray}:
         signal.signal({number:d}, lambda number, _: sys.exit(number))
     os.register_at_fork(after_in_parent=lambda: signal.raise_signal({number:d}))

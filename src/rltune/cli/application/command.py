@@ -256,10 +256,15 @@ def exit_on_signals() -> Iterator[None]:
         raise KeyboardInterrupt(number)
 
     def send_again(dropped: sys.UnraisableHookArgs) -> None:
-        if number := _read_signal(dropped.exc_value):
-            threading.Timer(RESEND_S, os.kill, (os.getpid(), number)).start()
-        else:
+        error, delay_s = dropped.exc_value, RESEND_S
+        if not _read_signal(error):
             before(dropped)
+        while number := _read_signal(error):
+            error = None
+            try:
+                threading.Timer(delay_s, os.kill, (os.getpid(), number)).start()
+            except (KeyboardInterrupt, SystemExit) as sooner:  # On a busy machine it comes before `start` has returned.
+                error, delay_s = sooner, 2 * delay_s
 
     before, sys.unraisablehook = sys.unraisablehook, send_again
     try:
