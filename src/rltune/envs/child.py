@@ -37,7 +37,7 @@ from rltune.search_path import spell_python
 POLL_S = 0.1  # How often the caller is asked whether it still wants the answer.
 START_S = 300.0  # The shortest time limit until the first sign of life, because the imports before it take seconds.
 CLOSE_S = 5.0  # How long the supervising process may take to end the other one, before it is killed itself.
-MEANWHILE_S = 0.5  # How long it waits, and the user's code has begun, before it does other work meanwhile.
+MEANWHILE_S = 0.5  # How long the user's code has run before the caller does other work meanwhile.
 REMIND_S = 5.0  # When the caller first hears what a slow call waits for, and then each time after four times as long.
 MAX_OUTPUT = 4_000  # The last characters of what the process has printed that are kept.
 MAX_LINES = 3  # The last of its lines that are part of an error.
@@ -201,6 +201,7 @@ class Child:
     ) -> dict[str, Any]:
         received, began = b"", time.monotonic()
         heard, remind_s, is_ready = began, REMIND_S, False
+        guest_began = None
         while True:
             has_ended = not self._is_running()
             ready = select.select([self._answers, self._printed], [], [], POLL_S)[0]
@@ -217,6 +218,7 @@ class Child:
                     if "call" in message:
                         self.call_name = message["call"]
                         self._call_began = now - message.get("elapsed_s", 0.0)
+                        guest_began = guest_began or (now if self.call_name else None)
                     if "progress" in message:
                         progress(*message["progress"])
                     if "ended" in message:
@@ -231,7 +233,7 @@ class Child:
             if now - began > remind_s:
                 remind(self.call_name, now - self._call_began)
                 remind_s *= 4
-            if meanwhile and self.call_name and now - began > MEANWHILE_S:
+            if meanwhile and guest_began and now - guest_began > MEANWHILE_S:
                 meanwhile()
                 meanwhile = None
 

@@ -21,6 +21,7 @@ def test_mlflow_is_asked_where_the_command_says(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("heeds_signals")
 @pytest.mark.parametrize(
     ("number", "is_as_in_ray"), [(signal.SIGTERM, False), (signal.SIGTERM, True), (signal.SIGINT, False)]
 )
