@@ -364,6 +364,9 @@ def _explain_failed_make(spec: EnvSpec, exception: Exception, fault: GuestError)
             "env.id", spec.id, f"needs a package: {error}", "its extra installed", _suggest_install(spec.id)
         ) from None
     except gymnasium.error.NamespaceNotFound as error:
+        module, _, name = spec.id.rpartition(":")
+        if module or _find_registering_module(name):
+            raise _explain_unknown(spec, describe_exception(error)) from None
         fix = "pip install 'rltune[atari]'" if spec.id.startswith("ALE/") else "install the package that registers it"
         raise ConfigError(
             "env.id", spec.id, f": {describe_exception(error)}", "an installed package, or module:Name-v0", fix
