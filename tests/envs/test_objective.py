@@ -14,7 +14,7 @@ from rltune.envs.episode import RECORD, EpisodeRecord
 from rltune.envs.objective import Objective, check_objective, make_score
 from rltune.envs.spec import EnvSpec
 from rltune.envs.validation import check_env
-from rltune.errors import ConfigError
+from rltune.errors import Cause, ConfigError, GuestError
 from rltune.records import Direction
 
 SUCCESS = {"kind": "info", "key": "is_success", "direction": "max"}
@@ -73,6 +73,16 @@ def test_a_missing_key_is_told_before_the_first_trial() -> None:
     assert "objective.missing=0" in refused.value.fix
     check_env(spec())
     check_env(spec(key="succes", missing=0.0))
+
+
+@pytest.mark.parametrize("function", ["reads_a_missing_key", "exits", "gives_nothing"])
+def test_a_function_without_a_score_is_named_and_not_the_environment(function: str) -> None:
+    objective = {"kind": f"judged:{function}", "direction": "max"}
+    for call in (lambda: make_score(objective)(7.0, 3, {}, {}), lambda: check_env(spec(**objective, key=None))):
+        with pytest.raises(GuestError) as refused:
+            call()
+        assert (refused.value.key, refused.value.value) == ("objective.kind", objective["kind"])
+        assert refused.value.cause is Cause.OBJECTIVE
 
 
 def test_the_check_imports_an_own_function() -> None:

@@ -367,6 +367,7 @@ def heating(tmp_path, monkeypatch):
         "class Broken(gymnasium.Env):\n    def __init__(self): import nosuchpackage\n"
         "gymnasium.register('Broken-v0', entry_point=Broken)\n"
         "class Uncertain(Broken): pass\n"
+        "LATER = ['team/Away-v0']\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -387,6 +388,9 @@ def heating(tmp_path, monkeypatch):
         ("warming:Unregistered-v0", "'Unregistered'", "env.id=warming:Unregistered"),
         ("warming:Broken", "warming:Broken-v0", "env.id=warming:Broken-v0"),
         ("Unregistered", "module:Class", "env.id=warming:Unregistered"),
+        ("team/Away-v0", "a registered Gymnasium id", "env.id=warming:team/Away-v0"),
+        ("warming:team/Gone-v0", "warming:Broken-v0", "in warming"),
+        ("team/Gone-v0", "an installed package", "install the package"),
         ("warming:Uncertain", "installed", "nosuchpackage"),
         ("warming:Broken-v0", "installed", "nosuchpackage"),
     ],

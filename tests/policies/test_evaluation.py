@@ -186,13 +186,16 @@ def test_the_limit_can_be_typed_and_has_a_default(tmp_path):
             evaluate(policy, 1, env={"evaluation_steps": wrong})
 
 
-def test_a_cut_episode_without_a_score_names_the_limit(tmp_path):
-    objective = {"kind": "info", "key": "is_success", "direction": "max"}
-    spec = {"id": "Endless-v0", "objective": objective, "evaluation_steps": 5}
-    policy = load_policy(write_linear(tmp_path, BOX, spec))
+@pytest.mark.parametrize(
+    ("objective", "key"),
+    [({"kind": "info", "key": "is_success"}, "is_success"), ({"kind": "judged:reads_a_missing_key"}, "profit")],
+)
+def test_a_cut_episode_without_a_score_names_the_limit(tmp_path, objective, key):
+    spec = {"id": "Endless-v0", "objective": {**objective, "direction": "max"}, "evaluation_steps": 5}
+    policy = load_policy(write_linear(tmp_path, BOX, spec), trust=True)
     with pytest.raises(PolicyError, match="max_episode_steps") as refused:
         evaluate(policy, 1)
-    assert "is_success" in refused.value.what
+    assert key in refused.value.what
 
 
 @pytest.mark.fast

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import gymnasium as gym
@@ -23,3 +24,15 @@ class Judged(gym.Wrapper[Any, Any, Any, Any]):
 
 def falls_late(total: float, length: int, info: dict[str, Any]) -> float:
     return total + 1000 * length + info["energy"]
+
+
+def reads_a_missing_key(total: float, length: int, info: dict[str, Any]) -> float:
+    return float(info["profit"])
+
+
+def exits(*episode: Any) -> float:
+    sys.exit(3)
+
+
+def gives_nothing(*episode: Any) -> None:
+    """Return no score."""

@@ -18,7 +18,7 @@ from typing import Any
 
 from rltune.compat.patching import are_replacements_on, is_tested, replace_names, switched
 
-NODE_S = 30.0  # How long to wait for Ray's node, as long as Ray itself waits for its raylet.
+NODE_S = 120.0  # How long to wait for Ray's node. Ray itself gives up after 30 s, which a busy machine may need.
 WORKER_MODULE = "ray._private.workers.default_worker"  # The module that each worker process of Ray runs.
 LOCALHOST = "127.0.0.1"
 

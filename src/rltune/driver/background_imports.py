@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import threading
 from collections.abc import Callable
 
 LOADED_BEFORE_FORK = (
@@ -41,9 +42,20 @@ class ImportAhead:
 
     def __init__(self, modules: tuple[str, ...], is_time: Callable[[], bool]) -> None:
         self._modules, self._is_time = list(modules), is_time
+        self._importing = threading.Lock()
 
     def import_next(self) -> None:
         """Import the next module, if `is_time` allows it; an ImportError is left to the code that needs the module."""
-        if self._modules and self._is_time():
-            with contextlib.suppress(Exception):
-                importlib.import_module(self._modules.pop(0))
+        with self._importing:
+            if self._modules and self._is_time():
+                with contextlib.suppress(Exception):
+                    importlib.import_module(self._modules.pop(0))
+
+    def finish(self) -> None:
+        """Import no further module, and wait for the one that is being imported.
+
+        If two threads import parts of one package, and the package imports both parts itself, then Python ends one of
+        the two imports with an exception (3.11 to 3.13).
+        """
+        with self._importing:
+            self._modules.clear()

@@ -172,8 +172,8 @@ def name_failed(ledger: Ledger, folder: Path, env_steps: int) -> list[str]:
 
 
 @contextlib.contextmanager
-def keep_house(sweep: Sweep, leave_without_head: Callable[[], None]) -> Iterator[None]:
-    """Run a sweep's periodic functions in another thread.
+def keep_house(sweep: Sweep, leave_without_head: Callable[[], None]) -> Iterator[ImportAhead]:
+    """Run a sweep's periodic functions in another thread; one of them imports modules for the end, which is yielded.
 
     A joined cluster is polled for changes in a separate thread, because calls hang for a minute without its head.
 
@@ -192,6 +192,7 @@ def keep_house(sweep: Sweep, leave_without_head: Callable[[], None]) -> Iterator
         if not stopper.signal:  # A signal may have ended Ray, too, as at a job's end: then the driver leaves anyway.
             leave_without_head()
 
+    imports = ImportAhead((*sweep.plan.traits.imports, *NEEDED_AT_END), is_time_to_import)
     chores: list[tuple[float, Chore]] = [
         (RENEW_S, ledger.has_lost_ownership),
         (INBOX_S, sweep.search.inbox.read),
@@ -200,7 +201,7 @@ def keep_house(sweep: Sweep, leave_without_head: Callable[[], None]) -> Iterator
         (TICK_S, functools.partial(show_warnings, tracker, sweep.console)),
         (TICK_S, sweep.retention.drop_pending),
         (TICK_S, bound_own_logs),
-        (TICK_S, ImportAhead((*sweep.plan.traits.imports, *NEEDED_AT_END), is_time_to_import).import_next),
+        (TICK_S, imports.import_next),
         (sweep.console.draw_every_s, sweep.display.draw),
     ]
     polls: list[tuple[float, Chore]] = [(HEARTBEATS_S, sweep.search.heartbeats.update)]
@@ -212,4 +213,4 @@ def keep_house(sweep: Sweep, leave_without_head: Callable[[], None]) -> Iterator
         else:  # Before the calls into Ray, which would hang without it.
             polls.insert(0, (INTERVAL_S, OwnRayWatch(leave_without_own_ray).check))
         stack.enter_context(Housekeeping([*chores, *polls]))
-        yield
+        yield imports

@@ -196,9 +196,11 @@ def drive(plan: Plan, invocation: Invocation, ray: RayStart | None = None) -> Ou
         end = SweepEnd(sweep)
         record_start(ledger, plan.folder, plan.settings, plan.build.facts, invocation.typed)
         start_console(sweep.plan, share, sweep.display, sweep.console)
-        stack.enter_context(keep_house(sweep, end.leave_without_head))
+        imports = stack.enter_context(keep_house(sweep, end.leave_without_head))
         if not (SweepView.read(ledger).is_searched and sweep.is_certified()):
             run_trials(sweep)
+        if not sweep.stopper.is_urgent():  # An urgent end writes no report.
+            imports.finish()
         return end.run()
 
 

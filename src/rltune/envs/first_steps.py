@@ -42,8 +42,6 @@ It may take longer if there is an objective or a metric, which many environments
 REPEATED_STEPS, REPEAT_S = 10, 1.0
 """How many of its first steps are played again after the same seed, and how slow these may be for that."""
 RESTARTS = 20  # What an advice names for env.restarts.
-OBJECTIVE = "the objective"
-"""The name of the call into an objective of the user's."""
 SEED = 0
 RESET = "def reset(self, *, seed=None, options=None)"
 RTOL, ATOL = 1e-5, 1e-6  # Smaller differences are rounding: simulations on GPUs add in another order each time.
@@ -337,8 +335,7 @@ def play_episode(
         if is_over or (elapsed_s > limit_s and (number >= REPEATED_STEPS or elapsed_s > REPEAT_S)):
             break
     if is_over and not spec.scores_infos:
-        with _name_call(lambda _: Setting("objective.kind", spec.objective.get("kind")), OBJECTIVE):
-            meter.describe(info)
+        meter.describe(info)
     lacking = [key for key, value in meter.collect().items() if math.isnan(value)]
     have = f"the infos have: {', '.join(names) or 'nothing'}"
     key = str(spec.objective.get("key"))

@@ -10,14 +10,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rltune.envs.guest import import_guest
+from rltune.envs.guest import call_guest, import_guest
 from rltune.envs.spec import INFO, OBJECTIVE_USAGE, RETURN, EntryPoint, parse_scoring
-from rltune.errors import ConfigError, GuestError, describe_exception
+from rltune.errors import Cause, ConfigError, GuestError, describe_exception
 from rltune.records import Direction
 
 Score = Callable[[float, int, Mapping[str, Any], Mapping[str, float]], float]
 """Computes an episode's score from its return, its length, the info of its last step, and its numbers by key of the
 infos (`rltune.envs.meter`); NaN if it has no score."""
+
+OBJECTIVE = "the objective"
+"""The name of a call of the user's function."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,8 @@ class Objective:
 def make_score(settings: Mapping[str, Any]) -> Score:
     """Return the function that scores an episode; if the objective is minimized, lower scores stay the better ones.
 
+    It raises a `GuestError` if the user's function raises, or gives no finite number.
+
     Args:
         settings: ``kind``, ``key`` and ``missing`` as in conf/run.yaml; empty for the return.
 
@@ -62,7 +67,7 @@ def make_score(settings: Mapping[str, Any]) -> Score:
         key, missing = str(settings["key"]), float(settings.get("missing", math.nan))
         return lambda total, length, info, numbers: missing if math.isnan(numbers[key]) else numbers[key]
     function = _import_function(kind, point)
-    return lambda total, length, info, numbers: _require_number(kind, function(total, length, info))
+    return lambda total, length, info, numbers: _call_function(kind, function, total, length, info)
 
 
 def check_objective(objective: Mapping[str, Any]) -> None:
@@ -116,17 +121,22 @@ def _import_function(kind: str, point: EntryPoint) -> Callable[..., Any]:
     return function
 
 
-def _require_number(kind: str, value: Any) -> float:
+def _call_function(kind: str, function: Callable[..., Any], *episode: Any) -> float:
+    allowed = "a finite number, or true or false, for each episode"
+    try:
+        with call_guest(OBJECTIVE):
+            value = function(*episode)
+    except GuestError as fault:
+        error = fault.rewrite(f": {fault.problem}", allowed, "correct it", key="objective.kind", value=kind)
+        error.cause = Cause.OBJECTIVE
+        raise error from fault.__cause__
     try:
         number = float(value)
     except (TypeError, ValueError):
         number = math.nan
     if not math.isfinite(number):
-        raise ConfigError(
-            "objective.kind",
-            kind,
-            f"gives {value!r} for an episode",
-            "a finite number, or true or false",
-            "objective.kind=return",
+        problem = f"gives {value!r} for an episode"
+        raise GuestError(
+            problem, allowed, "correct it", key="objective.kind", value=kind, cause=Cause.OBJECTIVE, call=OBJECTIVE
         )
     return number

@@ -18,14 +18,14 @@ from rltune.envs.child import acquire_child
 from rltune.envs.closing import close_env, limit_close
 from rltune.envs.constructors import explain_failed_make, load_entry_point, make_foreign_error
 from rltune.envs.facts import EnvFacts, select_json
-from rltune.envs.first_steps import OBJECTIVE, check_first_steps, find_setting
+from rltune.envs.first_steps import check_first_steps, find_setting
 from rltune.envs.guest import ONE_PORT_EACH, call_guest, find_outdated, is_address_in_use
 from rltune.envs.ids import find_class, find_meant, list_classes, list_ids, make_path_error
 from rltune.envs.inspection import check_normalising, digest_sources, find_time_limit
 from rltune.envs.layout import MASK, Layout
 from rltune.envs.masks import OFF
 from rltune.envs.missing import suggest_installation
-from rltune.envs.objective import make_score
+from rltune.envs.objective import OBJECTIVE, make_score
 from rltune.envs.observations import describe_leaf, find_layout, find_network_spaces
 from rltune.envs.pettingzoo import check_agents
 from rltune.envs.rllib_agents import is_rllib_class
@@ -364,6 +364,9 @@ def _explain_failed_make(spec: EnvSpec, exception: Exception, fault: GuestError)
             "env.id", spec.id, f"needs a package: {error}", "its extra installed", _suggest_install(spec.id)
         ) from None
     except gymnasium.error.NamespaceNotFound as error:
+        module, _, name = spec.id.rpartition(":")
+        if module or _find_registering_module(name):
+            raise _explain_unknown(spec, describe_exception(error)) from None
         fix = "pip install 'rltune[atari]'" if spec.id.startswith("ALE/") else "install the package that registers it"
         raise ConfigError(
             "env.id", spec.id, f": {describe_exception(error)}", "an installed package, or module:Name-v0", fix

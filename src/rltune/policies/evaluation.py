@@ -32,7 +32,7 @@ from rltune.envs.pettingzoo import TeamEnv
 from rltune.envs.spaces import find_observation_fault, to_python
 from rltune.envs.spec import EnvSpec, name_metric, spec_of
 from rltune.envs.step_count import read_reset, read_reward, read_step
-from rltune.errors import GUEST_FAULTS, ConfigError, GuestError, PolicyError, choices
+from rltune.errors import GUEST_FAULTS, GuestError, PolicyError, choices
 from rltune.policies import bundle_reader
 from rltune.policies.policy import AnyPolicy, MultiAgentPolicy, load_playable, make_mask_reader
 from rltune.policies.result import Evaluation, explain_cut
@@ -494,7 +494,7 @@ def _play(
                         cut.append(seed + episode)
                     try:
                         records[episode] = meter.describe(info)
-                    except ConfigError as error:
+                    except GuestError as error:
                         if not is_cut:
                             raise
                         # The info of a step in the middle of an episode may lack what a function reads at its end.

@@ -11,7 +11,9 @@ from collections import Counter
 
 from rltune.errors import Cause
 
-OWN_CAUSES = frozenset({Cause.ENVIRONMENT, Cause.REPEATED, Cause.REWARD, Cause.OBSERVATION, Cause.LOST_PROCESS})
+OWN_CAUSES = frozenset(
+    {Cause.ENVIRONMENT, Cause.REPEATED, Cause.REWARD, Cause.OBSERVATION, Cause.OBJECTIVE, Cause.LOST_PROCESS}
+)
 """What the code of a sweep's trials does to itself, so that it would happen again when the same command is typed."""
 ENDS_EPISODE = OWN_CAUSES - {Cause.LOST_PROCESS}
 """What an environment has done so that its episode could not go on."""
