@@ -225,9 +225,16 @@ class Client:
         """
         return self._act("resume", name, {"overrides": [*overrides]})
 
-    def retry(self, name: str, trials: Sequence[int] | None = None) -> dict[str, Any]:
-        """Retry failed trials with their numbers and parameters; None means all failed trials."""
-        return self._act("retry", name, {"trials": None if trials is None else [*trials]})
+    def retry(self, name: str, trials: Sequence[int] | None = None, *overrides: str) -> dict[str, Any]:
+        """Retry failed trials with their numbers and parameters.
+
+        Args:
+            name: The sweep.
+            trials: The trials' numbers; None means all failed trials.
+            overrides: The settings that change from now on, once the sweep has ended: ``"env.restarts=20"``.
+        """
+        chosen = None if trials is None else [*trials]
+        return self._act("retry", name, {"trials": chosen, **({"overrides": [*overrides]} if overrides else {})})
 
     def enqueue(self, name: str, **space: Any) -> dict[str, Any]:
         """Enqueue a configuration, such as ``lr=1e-3``, as the next trial; the searcher draws the other values."""
