@@ -16,6 +16,7 @@ from rltune.ledger.handover import fetch_sweep
 from rltune.ledger.sweep_folder import (
     SETTINGS,
     is_half_made,
+    require_path,
     spell_output_dir,
 )
 from rltune.secrets import conceal, lacks_login
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from rltune.ledger.ledger import Ledger
 
 LATEST = "latest"
+NAMED = "a sweep's name, latest, or the path of its folder"
 
 
 @dataclass(frozen=True)
@@ -49,9 +51,18 @@ class SweepRef:
     ledger_url: str | None = None
 
     def __post_init__(self) -> None:
-        """Conceal the logins of the addresses."""
+        """Conceal the logins of the addresses.
+
+        Raises:
+            StudyError: A part of the reference is of another type.
+        """
+        require_path("sweep", self.name, NAMED)
+        require_path("output_dir", self.output_dir, "the path of the folder of all sweeps")
         for key in ("storage", "ledger_url"):
-            if address := getattr(self, key):
+            if (address := getattr(self, key)) is not None:
+                if not isinstance(address, str):
+                    kind = f"a {type(address).__name__}"
+                    raise StudyError("is no address", "an address as text, or None", f"{key}=None", key=key, value=kind)
                 object.__setattr__(self, key, conceal(address))
 
     @classmethod
@@ -73,10 +84,7 @@ class SweepRef:
         Raises:
             StudyError: It is neither a text nor a path.
         """
-        for key, value in (("sweep", sweep), ("output_dir", output_dir)):
-            if not isinstance(value, str | os.PathLike):
-                allowed = "a sweep's name, latest, or the path of its folder" if key == "sweep" else "a folder's path"
-                raise StudyError("is no name", allowed, 'rltune.open_sweep("latest")', key=key, value=value)
+        require_path("sweep", sweep, NAMED)
         if (Path(sweep) / SETTINGS).is_file():
             folder = Path(sweep).absolute()
             return cls(folder.name, folder.parent, storage, ledger_url)
