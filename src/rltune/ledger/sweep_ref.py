@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import os
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rltune.checkpoints.clients import make_address
 from rltune.checkpoints.store import open_store
-from rltune.errors import StudyError, choices, nearest
-from rltune.formatting import spell_command
+from rltune.config.settings_file import read_settings
+from rltune.errors import RltuneError, StudyError, choices, nearest
+from rltune.formatting import flatten_settings, spell_command
 from rltune.ledger.handover import fetch_sweep
 from rltune.ledger.sweep_folder import (
     SETTINGS,
@@ -175,6 +179,34 @@ class SweepRef:
         store = open_store(self.root, make_address(self.storage))
         store.check()
         return store.list_folders(holding=SETTINGS)
+
+
+@contextlib.contextmanager
+def name_start(ref: SweepRef) -> Iterator[None]:
+    """Let an error of a sweep's environment name the folder of the sweep's start, if this one lacks what that one has.
+
+    It is the folder above the sweep's that has the module of the environment, or a file among its arguments.
+    """
+    try:
+        yield
+    except RltuneError as error:
+        if not error.key or error.key.startswith(("env.id", "env.kwargs")):
+            with contextlib.suppress(RltuneError, OSError, ValueError):
+                folder = ref.folder()
+                env = read_settings(folder)["env"]
+                package = (env["id"].rpartition(":")[0] or env["id"]).partition(".")[0]
+                is_here = not package.isidentifier() or importlib.util.find_spec(package) is not None
+                needed = [] if is_here else [f"{package}.py", package]
+                texts = [value for _, value in flatten_settings(env.get("kwargs") or {}) if isinstance(value, str)]
+                needed += [text for text in texts if text and not Path(text).exists()]
+                starts = ((above, name) for above in folder.parents for name in needed if (above / name).exists())
+                for start, name in starts:
+                    where = (
+                        "" if Path(ref.output_dir).is_absolute() else f", with output_dir={shlex.quote(str(ref.root))}"
+                    )
+                    error.suggest(f"cd {shlex.quote(str(start))}, which has {name}, and the same command there{where}")
+                    break
+        raise
 
 
 def _read_time(folder: Path) -> float:
