@@ -79,6 +79,11 @@ class Reading(Walk):
         open(weather["file"] if isinstance(weather, dict) else f"{folder}/weather.csv").close()
 
 
+class Table(Walk):
+    def __init__(self, weather: str, kind: str = "a") -> None:
+        np.loadtxt(weather)
+
+
 class Wrong(Walk):
     def __init__(self) -> None:
         len(3)  # type: ignore[arg-type]
@@ -110,6 +115,7 @@ def registered() -> Iterator[None]:
         Any_,
         Away,
         Reading,
+        Table,
         Wrong,
         Plain,
         make_plain,
@@ -235,6 +241,16 @@ def test_a_path_without_its_file_names_argument_and_folder(
         check_env(EnvSpec("Reading-v0", {"folder": str(tmp_path)}, wrappers))
     assert refused.value.key == "env.id"
     assert "numpy.array" not in refused.value.fix
+
+
+def test_a_file_that_a_library_does_not_name_is_the_argument_that_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as refused:
+        check_env(EnvSpec("Table-v0", {"kind": "b", "weather": "data/rain.csv"}))
+    assert (refused.value.key, refused.value.value) == ("env.kwargs.weather", "data/rain.csv")
+    assert str(tmp_path) in refused.value.what
 
 
 @pytest.mark.parametrize("base", [("pettingzoo.utils.env", "ParallelEnv"), BASE])

@@ -89,16 +89,19 @@ def make_file_error(arguments: Mapping[str, Any], error: BaseException | None, p
         error: What its constructor has raised.
         problem: The same as the door says it.
     """
-    if not isinstance(error, FileNotFoundError) or not isinstance(error.filename, str):
+    if not isinstance(error, FileNotFoundError):
         return None
-    path = Path(error.filename)
-    names = [name for name, value in flatten_settings(arguments) if value == error.filename]
-    if not names or path.is_absolute():
+    texts = [(name, value) for name, value in flatten_settings(arguments) if isinstance(value, str)]
+    if error.filename is None:  # NumPy's own, for example, does not say of which file.
+        named = [(name, text) for name, text in texts if Path(text).suffix and not Path(text).exists()]
+    else:
+        named = [(name, text) for name, text in texts if text == error.filename]
+    if not named or Path(named[0][1]).is_absolute():
         return None
-    key = f"env.kwargs.{names[0]}"
+    key, path = f"env.kwargs.{named[0][0]}", Path(named[0][1])
     return ConfigError(
         key,
-        error.filename,
+        str(path),
         f": {problem}; it was looked for in {Path.cwd()}",
         "a path that exists wherever the environment is made",
         f"+{key}={shlex.quote(f'/absolute/path/of/{path.name}')}, or the same command in the folder that has it",
