@@ -118,6 +118,11 @@ class RltuneError(Exception):
         error.key, error.value = parts["key"] or "", parts["value"]
         return error
 
+    def suggest(self, fix: str) -> None:
+        """Give other advice on what to type next."""
+        self.fix = clean_text(fix)
+        self.args = ("\n".join([self.what, *self._label_parts()]),)
+
     def pretty(self) -> str:
         """Return the first line, what is allowed and what to type, one per line, as commands print them."""
         return f"error: {self}"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from rltune.certification.description import describe_result, explain_table, make_table
+from rltune.certification.description import define_columns, describe_result, explain_table, make_table
 from rltune.certification.result import (
     BASELINE,
     Certification,
@@ -322,7 +322,12 @@ def test_of_equals_the_winners_interval_holds_and_seldom_one_is_called_better(dr
 def render(certification):
     """What a terminal shows of a certification."""
     stream = io.StringIO()
-    section = Section("", "", make_table(certification), notes=explain_table(certification, Objective()))
+    section = Section(
+        "",
+        "",
+        make_table(certification),
+        notes=explain_table(certification, Objective()) + define_columns(certification),
+    )
     print_sections(Console(file=stream, width=160), [section])
     return stream.getvalue()
 

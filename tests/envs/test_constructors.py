@@ -19,6 +19,7 @@ from rltune.envs.rllib_agents import BASE
 from rltune.envs.spec import EnvSpec
 from rltune.envs.validation import check_env
 from rltune.errors import ConfigError
+from tests.support import rllib_team
 
 
 class Walk(gym.Env[Any, Any]):
@@ -78,6 +79,11 @@ class Reading(Walk):
         open(weather["file"] if isinstance(weather, dict) else f"{folder}/weather.csv").close()
 
 
+class Table(Walk):
+    def __init__(self, weather: str, kind: str = "a") -> None:
+        np.loadtxt(weather)
+
+
 class Wrong(Walk):
     def __init__(self) -> None:
         len(3)  # type: ignore[arg-type]
@@ -109,6 +115,7 @@ def registered() -> Iterator[None]:
         Any_,
         Away,
         Reading,
+        Table,
         Wrong,
         Plain,
         make_plain,
@@ -236,20 +243,47 @@ def test_a_path_without_its_file_names_argument_and_folder(
     assert "numpy.array" not in refused.value.fix
 
 
+def test_a_file_that_a_library_does_not_name_is_the_argument_that_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as refused:
+        check_env(EnvSpec("Table-v0", {"kind": "b", "weather": "data/rain.csv"}))
+    assert (refused.value.key, refused.value.value) == ("env.kwargs.weather", "data/rain.csv")
+    assert str(tmp_path) in refused.value.what
+
+
 @pytest.mark.parametrize("base", [("pettingzoo.utils.env", "ParallelEnv"), BASE])
-@pytest.mark.parametrize("env_id", ["crowd:Crowd", "Crowd-v0"])
+@pytest.mark.parametrize(
+    ("env_id", "registers"),
+    [
+        ("crowd:Crowd", None),
+        ("Crowd-v0", lambda made: made),
+        ("Crowd-v0", lambda made: lambda size=3: made()),
+        ("crowd:Crowd", lambda made: made),
+        ("crowd:Crowd", lambda made: lambda size=3: made()),
+    ],
+)
 def test_several_agents_are_made_by_the_file_for_them(
-    base: tuple[str, str], env_id: str, monkeypatch: pytest.MonkeyPatch
+    base: tuple[str, str], env_id: str, registers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = type("Crowd", (type(base[1], (), {"__module__": base[0]}),), {"__module__": "crowd"})
     module = types.ModuleType("crowd")
     vars(module)["Crowd"] = made
     monkeypatch.setitem(sys.modules, "crowd", module)
-    if env_id == "Crowd-v0":
-        monkeypatch.setitem(gym.registry, env_id, gym.envs.registration.EnvSpec(env_id, entry_point=made))
+    if registers:
+        entry = gym.envs.registration.EnvSpec("Crowd-v0", entry_point=registers(made))
+        monkeypatch.setitem(gym.registry, "Crowd-v0", entry)
     with pytest.raises(ConfigError) as refused:
         check_env(EnvSpec(env_id))
     assert (refused.value.key, refused.value.fix) == ("env.id", "env=pettingzoo env.id=crowd:Crowd")
+
+
+def test_rllibs_several_agents_that_gymnasium_makes_are_refused_before_a_wrapper_is_made() -> None:
+    gym.register("Leaving-v0", entry_point=lambda: rllib_team.Leaving({}))
+    with pytest.raises(ConfigError) as refused:
+        check_env(EnvSpec("Leaving-v0", wrappers=({"entry_point": "gymnasium.wrappers:FlattenObservation"},)))
+    assert refused.value.fix == "env=pettingzoo env.id=tests.support.rllib_team:Leaving"
 
 
 def test_arguments_that_are_handed_on_are_known() -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from ended import write_sweep
 
-from rltune.errors import StudyError
-from rltune.ledger.sweep_ref import SweepRef
+from rltune.errors import ConfigError, StudyError
+from rltune.ledger.sweep_ref import SweepRef, name_start
 from rltune.secrets import reveal
 
 LOGIN = "postgresql+psycopg://me:s3cret@db.example/rl"
@@ -90,3 +90,33 @@ def test_a_storage_that_lost_its_login_is_refused(tmp_path: Path) -> None:
 
 def test_the_copy_of_a_reference_with_another_name_keeps_the_login() -> None:
     assert reveal(replace(SweepRef("a", ledger_url=LOGIN), name="b").ledger_url) == LOGIN
+
+
+@pytest.mark.parametrize(
+    ("settings", "file", "key", "is_named"),
+    [
+        (["env.id=canal:Canal-v0"], "canal.py", "env.id", True),
+        (["env.id=canal:Canal-v0"], "canal.py", "", True),
+        (["env.id=canal:Canal-v0"], "other.py", "env.id", False),
+        (["env.id=canal:Canal-v0"], "canal.py", "budget.trials", False),
+        (["+env.kwargs.rain=data/rain.csv"], "data/rain.csv", "env.kwargs.rain", True),
+        (["+env.kwargs.rain=data/rain.csv"], "rain.csv", "env.kwargs.rain", False),
+    ],
+)
+def test_an_error_names_the_folder_that_has_what_the_environment_lacks_here(
+    settings: list[str], file: str, key: str, is_named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, here = tmp_path / "my project", tmp_path / "here"
+    here.mkdir()
+    (project / "outputs").mkdir(parents=True)
+    write_sweep(project / "outputs" / "wet", 1, None, "complete", *settings)
+    (project / file).parent.mkdir(exist_ok=True)
+    (project / file).touch()
+    ref = SweepRef("wet", project / "outputs")
+    for folder, is_there in ((here, False), (project, True)):
+        monkeypatch.chdir(folder)
+        monkeypatch.syspath_prepend(str(folder))
+        with pytest.raises(ConfigError) as refused, name_start(ref):
+            raise ConfigError(key, 1, ": cannot be made", "one that can", "correct it")
+        assert (f"cd '{project}'" in refused.value.fix) is (is_named and not is_there)
+        assert refused.value.fix in str(refused.value)

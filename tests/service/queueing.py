@@ -15,8 +15,8 @@ from rltune.service.submissions import Submission
 
 
 def begin_sweep(folder: Path, settings: str) -> None:
-    """Leave a folder behind as a sweep with these settings does when it is killed early."""
-    folder.mkdir(parents=True)
+    """Leave a folder behind as a sweep with these settings does when it is killed early, or give one of these."""
+    folder.mkdir(parents=True, exist_ok=True)
     write_settings(folder, make_plan(parse_config(load_settings(settings))).given_settings)
 
 

@@ -184,6 +184,21 @@ def test_a_module_that_ends_the_process_is_refused(
     assert refused.value.exit_code == 2
 
 
+def wait_long() -> CheckedSweep:
+    time.sleep(60)
+    raise AssertionError
+
+
+@pytest.mark.slow
+def test_a_check_that_is_late_names_a_command_without_the_paths_of_the_services_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rltune.formatting._given_start", ["rltune "])
+    with pytest.raises(RltuneError) as refused:
+        run_in_child(wait_long, limit_s=0.1)
+    assert refused.value.fix.startswith("rltune run ")
+
+
 class OwnError(UnavailableError):
     def __init__(self) -> None:
         super().__init__(": not now", "allowed", "fix", key="mine", value=[1, "a b"])

@@ -112,6 +112,21 @@ def test_failed_trials_wait_to_be_tried_again(service: SweepService) -> None:
         assert [request.kind for request in ledger.read_requests()] == [RETRY]
 
 
+def test_a_retry_changes_what_an_ended_sweep_endures(service: SweepService) -> None:
+    service.submit([], "one")
+    end(service, "one", 1)
+    write_sweep(service.folder.sweeps / "one", 2)
+    begin_sweep(service.folder.sweeps / "one", service.submissions.get("one").settings)
+    with closing(open_ledger(service.folder.sweeps / "one")) as ledger:
+        number = ledger.trials.add({"lr": 1e-3}, [1]).number
+        ledger.trials.end(number, "FAIL", "the pole broke")
+    assert service.retry("one", [number], ["env.restarts=20"])["state"] == "queued"
+    with pytest.raises(StudyError) as refused:
+        service.retry("one", [number], ["env.restarts=30"])
+    assert refused.value.key == "sweep", "it waits with the settings that it has"
+    assert yaml.safe_load(service.submissions.get("one").settings)["env"]["restarts"] == 20
+
+
 def test_a_refused_resume_leaves_the_submission_as_it_was(service: SweepService) -> None:
     service.submit(["budget.trials=12"], "one")
     end(service, "one")

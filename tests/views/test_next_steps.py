@@ -67,7 +67,7 @@ def test_commands_name_the_environment_if_none_is_active(tmp_path: Path, monkeyp
     assert steps["test the winner"] == f"venv/python -m sweeps.evaluate policy=sweep:s output_dir={tmp_path}"
     assert spell_command("show sweep=s") == "venv/python -m sweeps.show sweep=s"
     (trials,) = (section for section in describe_ended(folder) if section.name == "trials")
-    assert trials.notes[0].endswith(": venv/python -m sweeps.show sweep=s"), "in the same form"
+    assert trials.facts[0][1] == f"venv/python -m sweeps.show sweep=s output_dir={tmp_path}", "in the same form"
 
 
 @pytest.mark.parametrize("is_whole", [False, True])

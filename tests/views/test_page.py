@@ -166,16 +166,29 @@ def test_search_and_certification_add_up_to_the_cost(tmp_path: Path) -> None:
     amounts = [re.findall(r"([\d.]+[kM]) env steps|(\d+ min \d\d s) of training", note) for note in cost.notes]
     assert [[steps or seconds for steps, seconds in note] for note in amounts] == [
         ["1.5M"],
-        ["3 min 20 s"],
-        ["1M", "2 min 00 s"],
-        ["500k", "1 min 20 s"],
+        ["3 min 20 s", "1M", "500k"],
         ["1.4M", "2 min 48 s"],
     ]
 
 
-def test_of_many_trials_the_best_are_listed(tmp_path: Path) -> None:
-    sections = describe_sweep(load_view(write_sweep(tmp_path / "s", 12)), max_trials=5)
-    (trials,) = (section for section in sections if section.name == "trials")
-    assert trials.table is not None
-    assert [row[0] for row in trials.table.rows] == ["11", "10", "9", "8", "7"]
-    assert "7 more" in trials.notes[0]
+def test_a_closing_page_has_the_best_of_many_trials_and_the_values_of_the_winner_alone(tmp_path: Path) -> None:
+    view = load_view(write_sweep(tmp_path / "s", 12))
+    sections = {section.name: section for section in describe_sweep(view, is_brief=True)}
+    table = sections["trials"].table
+    assert table is not None
+    assert [row[0] for row in table.rows] == [str(number) for number in range(11, 1, -1)]
+    assert "values" not in table.headings
+    ((label, show),) = sections["trials"].facts
+    assert label.startswith("2 more")
+    assert show.endswith(f"show sweep=s output_dir={tmp_path}")
+    assert sections["verdict"].facts == [("values", "lr=0.01")]
+
+
+def test_a_closing_page_defines_no_columns(tmp_path: Path) -> None:
+    view = load_view(write_sweep(tmp_path / "s", certified=make_certification()))
+    brief, whole = (
+        next(section for section in describe_sweep(view, is_brief=is_brief) if section.name == "certification")
+        for is_brief in (True, False)
+    )
+    assert len(brief.notes) < len(whole.notes)
+    assert brief.table == whole.table

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rltune.certification.description import explain_table, make_table
+from rltune.certification.description import define_columns, explain_table, make_table
 from rltune.certification.finalists import EVALUATION_SEED, Finalist
 from rltune.certification.result import Certification, Configuration
 from rltune.certification.selection import Player
@@ -279,7 +279,9 @@ def _make_description(candidate: Candidate, why: str) -> str:
     lines = [f"{winner.name.capitalize()} of sweep {candidate.sweep}. As {ALIAS}: {why}.", ""]
     if certification and certification.policy:
         lines += [make_table(certification).to_markdown(), ""]
-        lines += [f"- {note}" for note in explain_table(certification, candidate.objective)]
+        lines += [
+            f"- {note}" for note in (*explain_table(certification, candidate.objective), *define_columns(certification))
+        ]
     elif measured:
         lines.append(
             f"On {len(measured.returns)} episodes that did not choose it, its mean {candidate.objective.name} is "

@@ -74,7 +74,7 @@ def _format_metric(bounded: Mapping[str, float | None], key: str = "median") -> 
 
 
 def explain_table(certification: Certification, objective: Objective) -> list[str]:
-    """Write the notes under the table: what its columns mean, and which conclusions its numbers allow.
+    """Write the notes under the table: how it is ranked, and what it does not show.
 
     Args:
         certification: The certification.
@@ -87,28 +87,6 @@ def explain_table(certification: Certification, objective: Objective) -> list[st
             "ranked by the steps to budget.target, a median over the seeds, if most of the runs have held it "
             "and are as good on fresh episodes; then by the mean of the middle half of the runs"
         ]
-    if sizes := sorted({each.num_seeds for each in configurations if each.low is not None}):
-        levels = " or ".join(f"{median_level(size):.4g}% of cases by {size} seeds" for size in sizes)
-        chosen = "; being chosen makes the winner's median a little too good, which its interval allows for"
-        chosen = chosen if certification.num_compared else ""
-        notes.append(f"its interval: holds the median of such runs in {levels}{chosen}")
-    if certification.num_compared:
-        notes.append(
-            "seeds won: on how many seeds its run did better than the baseline's on the same seed and start states; "
-            "better: so many that a configuration which does better at most every other time would win them in at most "
-            f"one sweep of 20, however often it is looked at (below {MIN_RUNS} seeds there is no verdict; behind one "
-            "that was chosen before it and is not better, it takes more); difference: the mean of these runs less the "
-            "baseline's on the same seeds"
-        )
-    notes.append(
-        "failed: runs that ended with an error, and the failure rate that so few runs cannot exclude (95%, of a "
-        "configuration that they did not choose)"
-    )
-    if certification.metrics:
-        notes.append(
-            "metrics: the median of the runs' means over the episodes that have the number, and its interval; failed "
-            "runs are left out"
-        )
     few = [each for each in configurations if each.num_seeds < MIN_RUNS]
     notes += [f"{each.label}: {', '.join([*_list_scores(each), *['failed'] * len(each.failed_seeds)])}" for each in few]
     if failed := [each for each in configurations if each.failed_seeds]:
@@ -130,6 +108,34 @@ def explain_table(certification: Certification, objective: Objective) -> list[st
         for name, bounded in policy.metrics.items():
             where = format_number(int(bounded["episodes"] or 0), "episode")
             notes.append(f"policy: {name} {_format_metric(bounded, 'mean')}, in {where} of {policy.episodes}")
+    return notes
+
+
+def define_columns(certification: Certification) -> list[str]:
+    """Define the columns of the table, and which conclusions their numbers allow."""
+    notes = []
+    if sizes := sorted({each.num_seeds for each in certification.configurations if each.low is not None}):
+        levels = " or ".join(f"{median_level(size):.4g}% of cases by {size} seeds" for size in sizes)
+        chosen = "; being chosen makes the winner's median a little too good, which its interval allows for"
+        chosen = chosen if certification.num_compared else ""
+        notes.append(f"its interval: holds the median of such runs in {levels}{chosen}")
+    if certification.num_compared:
+        notes.append(
+            "seeds won: on how many seeds its run did better than the baseline's on the same seed and start states; "
+            "better: so many that a configuration which does better at most every other time would win them in at most "
+            f"one sweep of 20, however often it is looked at (below {MIN_RUNS} seeds there is no verdict; behind one "
+            "that was chosen before it and is not better, it takes more); difference: the mean of these runs less the "
+            "baseline's on the same seeds"
+        )
+    notes.append(
+        "failed: runs that ended with an error, and the failure rate that so few runs cannot exclude (95%, of a "
+        "configuration that they did not choose)"
+    )
+    if certification.metrics:
+        notes.append(
+            "metrics: the median of the runs' means over the episodes that have the number, and its interval; failed "
+            "runs are left out"
+        )
     return notes
 
 

@@ -9,7 +9,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from rltune.config.validation import to_typed
 from rltune.envs.child import Child, call_again
 from rltune.errors import ConfigError, GuestError, RltuneError, UnexpectedError
 from rltune.formatting import format_objective, spell_command
+from rltune.ledger.sweep_ref import name_start
 
 if TYPE_CHECKING:
     from rltune.policies.policy import AnyPolicy
@@ -184,9 +185,11 @@ def _call_in_child(function: Callable[..., dict[str, Any]], settings: PlayConfig
 
     name, arguments = f"{__name__}:{function.__name__}", {"settings": asdict(settings), **more}
     start = functools.partial(Child, print_output=print_output)
+    sweep = settings.policy.removeprefix("sweep:").partition("/")[0]
     try:
-        answer: dict[str, Any] = call_again(start, 1, say, name, arguments, limit_s=math.inf, progress=show)
-        return answer
+        with name_start(replace(make_source(settings).sweeps, name=sweep)):
+            answer: dict[str, Any] = call_again(start, 1, say, name, arguments, limit_s=math.inf, progress=show)
+            return answer
     except GuestError as error:
         if not error.is_chance:
             raise

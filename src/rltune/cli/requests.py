@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from omegaconf import MISSING
 
 from rltune.cli.application.answer import Answer
 from rltune.cli.application.command import RequestConfig, TrackingConfig, command, locate_sweep
-from rltune.cli.run import answer_outcome
+from rltune.cli.run import Environment, Failures, answer_outcome, spell_changes
 from rltune.cli.submitted import find_service_of, print_state
 
 
@@ -56,6 +56,8 @@ class RetryConfig(RequestConfig):
     """The settings of conf/retry.yaml."""
 
     trials: list[int] | None = None
+    env: Environment = field(default_factory=Environment)
+    failures: Failures = field(default_factory=Failures)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     trust: bool = MISSING
 
@@ -66,11 +68,12 @@ def retry(settings: RetryConfig) -> Answer:
 
     A sweep that does not run is resumed for them.
     """
+    given = asdict(settings)
+    changes = {key: given[key] for key in ("env", "failures", "tracking")}
     if client := find_service_of(settings):
-        return print_state(client.retry(settings.sweep, settings.trials))
+        return print_state(client.retry(settings.sweep, settings.trials, *spell_changes(changes)))
     ref = locate_sweep(settings)
     from rltune.driver.requests.actions import retry_failed
 
-    changes = {"tracking": {"uri": settings.tracking.uri}}
     outcome = retry_failed(ref, settings.trials, changes=changes, trust=settings.trust)
     return answer_outcome(outcome, ref.ledger_url) if outcome else Answer({"name": ref.name, "trials": settings.trials})

@@ -239,8 +239,7 @@ def resume(settings: ResumeConfig) -> Answer:
     if client := find_service_of(settings):
         # Submitted sweeps use the service's storage, which their users cannot change.
         del changes["storage"]
-        words = spell_settings({key: value for key, value in changes.items() if value != {}})
-        return print_state(client.resume(settings.sweep, *(word for word in words if not word.endswith("=null"))))
+        return print_state(client.resume(settings.sweep, *spell_changes(changes)))
     from rltune.cluster.fork_server import begin_fork_server
 
     begin_child()
@@ -250,6 +249,12 @@ def resume(settings: ResumeConfig) -> Answer:
     ref = make_sweep_ref(settings)
     outcome = resume_sweep(ref, changes=changes, trust=settings.trust, take_over=settings.take_over)
     return answer_outcome(outcome, ref.ledger_url)
+
+
+def spell_changes(changes: Mapping[str, Any]) -> list[str]:
+    """Spell the settings that change as they are typed; None and empty mappings stand for no change."""
+    words = spell_settings({key: value for key, value in changes.items() if value != {}})
+    return [word for word in words if not word.endswith("=null")]
 
 
 @command("probe algo=ppo env=cartpole", ProbeConfig, ComposedCommand, begin=begin_child)

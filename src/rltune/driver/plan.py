@@ -100,10 +100,7 @@ ONE_ENV = (
     "the winner is measured on the data that chose it, score.env, because certify.env names no other: "
     "'certify.env={kwargs: {split: test}}' names data that decide nothing"
 )
-
 FEW_EPISODES = 10  # With fewer episodes a report, scores are noisier than usual ones of training episodes.
-
-
 LOSS = "td_error_loss_fn"
 
 

@@ -42,7 +42,7 @@ from rltune.errors import ConfigError, StudyError, StudyUnavailableError, Unavai
 from rltune.ledger.disk_full import DISK_FULL, explain_full_disk, find_full_temp_folder
 from rltune.ledger.handover import fetch_sweep
 from rltune.ledger.sweep_folder import make_resume_command
-from rltune.ledger.sweep_ref import SweepRef
+from rltune.ledger.sweep_ref import SweepRef, name_start
 from rltune.secrets import lacks_login
 
 if TYPE_CHECKING:
@@ -144,7 +144,9 @@ def resume_sweep(
     config = change_settings(folder, ref, changes or {})
     if lacks_login(config.notify or ""):
         _print(stream, f"notify={config.notify}: its login is not saved in any file; add notify=... to be notified")
-    return drive(plan_begun(config, folder), Invocation(began, stream, trainable))
+    with name_start(ref):
+        plan = plan_begun(config, folder)
+    return drive(plan, Invocation(began, stream, trainable))
 
 
 def drive(plan: Plan, invocation: Invocation, ray: RayStart | None = None) -> Outcome:

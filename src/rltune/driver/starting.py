@@ -196,8 +196,11 @@ def require_changeable(changes: Mapping[str, Any]) -> None:
     """Refuse to change settings that a resume cannot change.
 
     Raises:
-        StudyError: A key is not in conf/resume.yaml.
+        StudyError: They are no mapping, or a key is not in conf/resume.yaml.
     """
+    if not isinstance(changes, Mapping):
+        allowed, fix = "settings by name", 'changes={"budget": {"trials": 48}}'
+        raise StudyError("are no settings", allowed, fix, key="changes", value=changes)
     typed = dict(flatten_settings(changes))
     fixed = {key for key in typed if key.startswith(("env.", "failures.")) and key not in ENDURANCE}
     for key in sorted((changes.keys() - set(RESUME_KEYS)) | fixed):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import shlex
+import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,12 +44,14 @@ def explain_failed_make(spec: EnvSpec, error: Exception, before: BaseException |
     """
     from gymnasium.envs.registration import registry
 
-    # Gymnasium raises a new TypeError from a constructor's own, whose traceback has the constructor's lines.
-    if isinstance(error, TypeError) and isinstance(before, TypeError) and not find_place(error):
-        error = before
     of_class = find_class(spec.id)
     entry = of_class or registry.get(spec.id.rpartition(":")[2])
     point = load_entry_point(entry) if entry else None
+    if refused := find_refused(error):
+        return make_foreign_error(spec, refused[0], point)
+    # Gymnasium raises a new TypeError from a constructor's own, whose traceback has the constructor's lines.
+    if isinstance(error, TypeError) and isinstance(before, TypeError) and not find_place(error):
+        error = before
     words, parameters = describe_exception(error), read_parameters(point) if point else None
     registered = entry.kwargs if entry else {}
     if parameters and isinstance(error, TypeError):
@@ -60,8 +63,6 @@ def explain_failed_make(spec: EnvSpec, error: Exception, before: BaseException |
         missing = {name: of for name, of in parameters.required.items() if name not in {**registered, **given}}
         if missing:
             return _make_missing_error(spec, missing)
-        if not find_place(error):
-            return make_foreign_error(spec, point)
     fault = make_fault(error, "make")
     if (refusal := make_file_error(spec.kwargs, error, fault.problem)) is not None:
         return refusal
@@ -88,16 +89,19 @@ def make_file_error(arguments: Mapping[str, Any], error: BaseException | None, p
         error: What its constructor has raised.
         problem: The same as the door says it.
     """
-    if not isinstance(error, FileNotFoundError) or not isinstance(error.filename, str):
+    if not isinstance(error, FileNotFoundError):
         return None
-    path = Path(error.filename)
-    names = [name for name, value in flatten_settings(arguments) if value == error.filename]
-    if not names or path.is_absolute():
+    texts = [(name, value) for name, value in flatten_settings(arguments) if isinstance(value, str)]
+    if error.filename is None:  # NumPy's own, for example, does not say of which file.
+        named = [(name, text) for name, text in texts if Path(text).suffix and not Path(text).exists()]
+    else:
+        named = [(name, text) for name, text in texts if text == error.filename]
+    if not named or Path(named[0][1]).is_absolute():
         return None
-    key = f"env.kwargs.{names[0]}"
+    key, path = f"env.kwargs.{named[0][0]}", Path(named[0][1])
     return ConfigError(
         key,
-        error.filename,
+        str(path),
         f": {problem}; it was looked for in {Path.cwd()}",
         "a path that exists wherever the environment is made",
         f"+{key}={shlex.quote(f'/absolute/path/of/{path.name}')}, or the same command in the folder that has it",
@@ -182,19 +186,41 @@ def _make_missing_error(spec: EnvSpec, missing: Mapping[str, bool]) -> ConfigErr
     )
 
 
-def make_foreign_error(spec: EnvSpec, point: Any) -> ConfigError:
-    """Make the error for an entry point that does not give an environment of Gymnasium's."""
-    name = getattr(point, "__name__", spec.id)
-    subject, fix = f"what {name} returns", f"a class MyEnv(gymnasium.Env), of which {name} returns an instance"
-    if isinstance(point, type):
-        if is_rllib_class(point) or any(cls.__module__.partition(".")[0] == "pettingzoo" for cls in point.__mro__):
-            allowed = "an environment of one agent here; with env=pettingzoo, several agents that act at the same time"
-            fix = f"env=pettingzoo env.id={point.__module__}:{point.__qualname__}"
-            return ConfigError("env.id", spec.id, f": {name} is an environment of several agents", allowed, fix)
-        subject, fix = name, f"class {name}(gymnasium.Env): in {point.__module__}"
-        if any(cls.__module__.partition(".")[0] == "gym" for cls in point.__mro__):
-            fix += (
-                ", with import gymnasium for the old gym; its reset returns observation and info, its step five values"
-            )
+def find_refused(error: BaseException) -> tuple[type] | tuple[()]:
+    """Return the class of what an entry point has made, if ``gymnasium.make`` refused it as no environment; else empty.
+
+    Only the function's own variable has it (Gymnasium 1.2).
+    """
+    import gymnasium
+
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    if frame.f_code is not gymnasium.make.__code__ or "env" not in frame.f_locals:
+        return ()
+    made = frame.f_locals["env"]
+    is_pettingzoo = type(made).__module__.partition(".")[0] == "pettingzoo"
+    return (type(made.unwrapped if is_pettingzoo else made),)
+
+
+def make_foreign_error(spec: EnvSpec, kind: type, maker: Any = None) -> ConfigError:
+    """Make the error for what is made where an environment of one agent is wanted, and is another thing.
+
+    Args:
+        spec: What was typed.
+        kind: The class of what is made.
+        maker: The function that makes it; None or the class itself where no function does.
+    """
+    function = "" if maker is None or isinstance(maker, type) else getattr(maker, "__name__", spec.id)
+    name, by = kind.__name__, f", which {function} returns," if function else ""
+    if is_rllib_class(kind) or any(cls.__module__.partition(".")[0] == "pettingzoo" for cls in kind.__mro__):
+        allowed = "an environment of one agent here; with env=pettingzoo, several agents that act at the same time"
+        fix = f"env=pettingzoo env.id={kind.__module__}:{name}"
+        if kind.__qualname__ != name:
+            fix = f"{fix}, with class {name} at the top of that module"
+        return ConfigError("env.id", spec.id, f": {name}{by} is an environment of several agents", allowed, fix)
+    fix = f"class {name}(gymnasium.Env): in {kind.__module__}"
+    if function:
+        fix = f"a class MyEnv(gymnasium.Env), of which {function} returns an instance"
+    if any(cls.__module__.partition(".")[0] == "gym" for cls in kind.__mro__):
+        fix += ", with import gymnasium for the old gym; its reset returns observation and info, its step five values"
     allowed = "an environment that derives from gymnasium.Env; with env=pettingzoo, a pettingzoo.ParallelEnv"
-    return ConfigError("env.id", spec.id, f": {subject} does not derive from gymnasium.Env", allowed, fix)
+    return ConfigError("env.id", spec.id, f": {name}{by} does not derive from gymnasium.Env", allowed, fix)

@@ -222,6 +222,8 @@ def check_env(spec: EnvSpec, share: float = 1.0) -> EnvFacts:
     make_score(spec.objective)
     env = bare = _make_bare_env(spec)
     try:
+        if is_rllib_class(kind := type(bare.unwrapped)):  # It derives from Gymnasium's class, too.
+            raise make_foreign_error(spec, kind)
         try:
             for wrap in import_wrappers(spec):
                 with call_guest("make of a wrapper"):
@@ -294,13 +296,9 @@ def _list_native_notes(env: Any, spec: EnvSpec) -> list[str]:
 
 
 def _check_spaces(env: Any) -> None:
-    """Refuse an environment that lacks one of its spaces, and one of several agents."""
+    """Refuse an environment that lacks one of its spaces."""
     from gymnasium import Space
 
-    if is_rllib_class(kind := type(env.unwrapped)):
-        allowed = "an environment of one agent here; with env=pettingzoo, several agents that act at the same time"
-        name = f"{kind.__module__}:{kind.__qualname__}"
-        raise ConfigError("", ABSENT, "it is RLlib's MultiAgentEnv", allowed, f"env=pettingzoo env.id={name}")
     for name in ("observation_space", "action_space"):
         if not isinstance(getattr(env, name, None), Space):
             allowed = "an environment that has both of its spaces once it is made"

@@ -6,6 +6,7 @@ Starting a ledger runs in the driver; reading runs anywhere.
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from rltune.formatting import spell_command
 from rltune.ledger.database import choose_journal, file_of, make_storage_error
 from rltune.ledger.handover import make_distant_ledger_error
 from rltune.ledger.ledger import Ledger
-from rltune.ledger.sweep_folder import LEDGER, SETTINGS
+from rltune.ledger.sweep_folder import LEDGER, SETTINGS, require_path
 from rltune.secrets import lacks_login
 
 
@@ -25,7 +26,7 @@ def make_storage_url(configured: str | None, folder: Path) -> str:
     return configured or f"sqlite:///{folder / LEDGER}"
 
 
-def open_ledger(folder: str | Path, ledger_url: str | None = None) -> Ledger:
+def open_ledger(folder: str | os.PathLike[str], ledger_url: str | None = None) -> Ledger:
     """Open the ledger of the sweep in a folder for reading.
 
     Args:
@@ -35,6 +36,7 @@ def open_ledger(folder: str | Path, ledger_url: str | None = None) -> Ledger:
     Raises:
         StudyError: There is no ledger, it cannot be read, or its address needs a login, which is stored in no file.
     """
+    require_path("folder", folder, "the path of a sweep's folder")
     if not (Path(folder) / SETTINGS).is_file():
         raise StudyError(f"{folder} is no sweep's folder", "a folder with config.yaml in it", spell_command("list"))
     return open_ledger_of(read_identity(Path(folder)), ledger_url)

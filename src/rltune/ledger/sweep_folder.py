@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shlex
 from collections.abc import Mapping
@@ -43,6 +44,16 @@ def find_original(folder: Path, recorded: str | None) -> Path | None:
             # Another sweep may have got the place of one that was moved.
             return original if key and read_identity(original, any_format=True).key == key else None
     return None
+
+
+def require_path(key: str, value: object, allowed: str) -> None:
+    """Refuse what is neither a text nor a path.
+
+    Raises:
+        StudyError: It is of another type.
+    """
+    if not isinstance(value, str | os.PathLike):
+        raise StudyError("is no path", allowed, 'rltune.open_sweep("latest")', key=key, value=value)
 
 
 def make_resume_command(folder: Path, settings: Mapping[str, Any] | None = None, command: str = "resume") -> str:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import os
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rltune.checkpoints.clients import make_address
 from rltune.checkpoints.store import open_store
-from rltune.errors import StudyError, choices, nearest
-from rltune.formatting import spell_command
+from rltune.config.settings_file import read_settings
+from rltune.errors import RltuneError, StudyError, choices, nearest
+from rltune.formatting import flatten_settings, spell_command
 from rltune.ledger.handover import fetch_sweep
 from rltune.ledger.sweep_folder import (
     SETTINGS,
     is_half_made,
+    require_path,
     spell_output_dir,
 )
 from rltune.secrets import conceal, lacks_login
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
     from rltune.ledger.ledger import Ledger
 
 LATEST = "latest"
+NAMED = "a sweep's name, latest, or the path of its folder"
 
 
 @dataclass(frozen=True)
@@ -49,9 +55,18 @@ class SweepRef:
     ledger_url: str | None = None
 
     def __post_init__(self) -> None:
-        """Conceal the logins of the addresses."""
+        """Conceal the logins of the addresses.
+
+        Raises:
+            StudyError: A part of the reference is of another type.
+        """
+        require_path("sweep", self.name, NAMED)
+        require_path("output_dir", self.output_dir, "the path of the folder of all sweeps")
         for key in ("storage", "ledger_url"):
-            if address := getattr(self, key):
+            if (address := getattr(self, key)) is not None:
+                if not isinstance(address, str):
+                    kind = f"a {type(address).__name__}"
+                    raise StudyError("is no address", "an address as text, or None", f"{key}=None", key=key, value=kind)
                 object.__setattr__(self, key, conceal(address))
 
     @classmethod
@@ -73,10 +88,7 @@ class SweepRef:
         Raises:
             StudyError: It is neither a text nor a path.
         """
-        for key, value in (("sweep", sweep), ("output_dir", output_dir)):
-            if not isinstance(value, str | os.PathLike):
-                allowed = "a sweep's name, latest, or the path of its folder" if key == "sweep" else "a folder's path"
-                raise StudyError("is no name", allowed, 'rltune.open_sweep("latest")', key=key, value=value)
+        require_path("sweep", sweep, NAMED)
         if (Path(sweep) / SETTINGS).is_file():
             folder = Path(sweep).absolute()
             return cls(folder.name, folder.parent, storage, ledger_url)
@@ -167,6 +179,34 @@ class SweepRef:
         store = open_store(self.root, make_address(self.storage))
         store.check()
         return store.list_folders(holding=SETTINGS)
+
+
+@contextlib.contextmanager
+def name_start(ref: SweepRef) -> Iterator[None]:
+    """Let an error of a sweep's environment name the folder of the sweep's start, if this one lacks what that one has.
+
+    It is the folder above the sweep's that has the module of the environment, or a file among its arguments.
+    """
+    try:
+        yield
+    except RltuneError as error:
+        if not error.key or error.key.startswith(("env.id", "env.kwargs")):
+            with contextlib.suppress(RltuneError, OSError, ValueError):
+                folder = ref.folder()
+                env = read_settings(folder)["env"]
+                package = (env["id"].rpartition(":")[0] or env["id"]).partition(".")[0]
+                is_here = not package.isidentifier() or importlib.util.find_spec(package) is not None
+                needed = [] if is_here else [f"{package}.py", package]
+                texts = [value for _, value in flatten_settings(env.get("kwargs") or {}) if isinstance(value, str)]
+                needed += [text for text in texts if text and not Path(text).exists()]
+                starts = ((above, name) for above in folder.parents for name in needed if (above / name).exists())
+                for start, name in starts:
+                    where = (
+                        "" if Path(ref.output_dir).is_absolute() else f", with output_dir={shlex.quote(str(ref.root))}"
+                    )
+                    error.suggest(f"cd {shlex.quote(str(start))}, which has {name}, and the same command there{where}")
+                    break
+        raise
 
 
 def _read_time(folder: Path) -> float:

@@ -130,6 +130,10 @@ def evaluate(
             raise PolicyError("", f"a whole number, at least {least}", f"{name}={least}", key=name, value=number)
     if deterministic is not None and not isinstance(deterministic, bool):
         raise PolicyError("", "True, False or None", "leave it out", key="deterministic", value=deterministic)
+    if progress is not None and not callable(progress):
+        raise PolicyError(
+            "is no function", "a function of two numbers, or None", "progress=print", key="progress", value=progress
+        )
     if not isinstance(policy, AnyPolicy):
         policy = load_playable(Source(spell_uri(policy)))
     deterministic = policy.deterministic if deterministic is None else deterministic

@@ -180,7 +180,7 @@ def export_policy(
 
 def _check_format(format: str) -> None:
     if format not in FORMATS:
-        raise PolicyError("is unknown", choices(format, FORMATS), "format=onnx", key="format", value=format)
+        raise PolicyError("is unknown", choices(str(format), FORMATS), "format=onnx", key="format", value=format)
     if missing := find_missing_packages(format):
         raise PolicyError(
             f"needs {', '.join(missing)}, which is not installed",

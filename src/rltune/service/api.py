@@ -249,9 +249,10 @@ def make_router(service: SweepService, admission: Admission) -> APIRouter:
         return JSONResponse(await admission.run(request, service.resume, name, body.overrides if body else []))
 
     @router.post("/sweeps/{name}/retry", response_model=SweepDescription, responses=changed)
-    def retry(name: str, body: RetryBody | None = None) -> Response:
-        """Try failed trials again, with their numbers and values."""
-        return JSONResponse(service.retry(name, body.trials if body else None))
+    async def retry(name: str, request: Request, body: RetryBody | None = None) -> Response:
+        """Try failed trials again, with their numbers and values, perhaps with other settings."""
+        body = body or RetryBody()
+        return JSONResponse(await admission.run(request, service.retry, name, body.trials, body.overrides))
 
     @router.post("/sweeps/{name}/enqueue", response_model=SweepDescription, responses=changed)
     def enqueue(name: str, body: EnqueueBody) -> Response:

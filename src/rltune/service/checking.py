@@ -34,7 +34,6 @@ RESERVED = {  # Settings that the service sets for each sweep, and the reasons w
     "output_dir": "all its sweeps lie in one folder, that of the service",
     "resume": "it starts each with resume=auto",
 }
-TRY_ALONE = spell_command("run ... with the same settings shows what it prints")
 _OVERRIDE = re.compile(r"(\+{0,2}[\w./@-]+=|~[\w./@-]+).*", re.DOTALL)
 # An interpolation that calls a function, such as ${oc.env:NAME}, also one whose name is interpolated itself.
 _CALL = re.compile(r"\$\{(?:[^{}:]|\$?\{[^{}]*\})*:")
@@ -97,7 +96,7 @@ def run_in_child(
         raise RltuneError(
             f"checking the settings took more than {time.monotonic() - began:.0f} s",
             "modules that are imported, and an environment that is reset and stepped, within seconds",
-            TRY_ALONE,
+            spell_command("run ... with the same settings shows what it prints"),
         ) from None
     return CheckedSweep(**{**answer, "overrides": tuple(answer["overrides"])})
 

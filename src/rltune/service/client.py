@@ -17,6 +17,7 @@ import requests
 from rltune.compose.overrides import spell_settings
 from rltune.errors import ABSENT, ConfigError, RltuneError, StudyError, UnavailableError, UnexpectedError
 from rltune.formatting import spell_command
+from rltune.ledger.sweep_folder import require_path
 from rltune.secrets import HIDDEN
 from rltune.service.folder import ADDRESS, TOKEN, ServiceFolder
 
@@ -99,6 +100,10 @@ class Client:
         if not isinstance(address, str | None):
             allowed = "http://host:port, or None for the service that runs over output_dir"
             raise ConfigError("address", address, "is no address", allowed, "http://127.0.0.1:8288")
+        if not isinstance(token, str | None):
+            kind = f"a {type(token).__name__}"
+            raise ConfigError("token", kind, "is no token", "a text, or None", f"the environment variable {TOKEN}")
+        require_path("output_dir", output_dir, "the path of the folder of all sweeps")
         folder = ServiceFolder(output_dir)
         local_address, named_address = folder.read_address(), address or os.environ.get(ADDRESS)
         # A service that was found by its folder may have another address after a restart.
@@ -225,9 +230,18 @@ class Client:
         """
         return self._act("resume", name, {"overrides": [*overrides]})
 
-    def retry(self, name: str, trials: Sequence[int] | None = None) -> dict[str, Any]:
-        """Retry failed trials with their numbers and parameters; None means all failed trials."""
-        return self._act("retry", name, {"trials": None if trials is None else [*trials]})
+    def retry(self, name: str, trials: Sequence[int] | None = None, *overrides: str) -> dict[str, Any]:
+        """Retry failed trials with their numbers and parameters.
+
+        Args:
+            name: The sweep.
+            trials: The trials' numbers; None means all failed trials.
+            overrides: The settings that change from now on, once the sweep has ended: ``"env.restarts=20"``.
+        """
+        if not isinstance(trials, Sequence | None) or isinstance(trials, str):
+            raise ConfigError("trials", trials, "is no list", "numbers of failed trials, or None", "trials=[3]")
+        chosen = None if trials is None else [*trials]
+        return self._act("retry", name, {"trials": chosen, **({"overrides": [*overrides]} if overrides else {})})
 
     def enqueue(self, name: str, **space: Any) -> dict[str, Any]:
         """Enqueue a configuration, such as ``lr=1e-3``, as the next trial; the searcher draws the other values."""

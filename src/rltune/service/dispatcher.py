@@ -322,10 +322,22 @@ class Dispatcher:
         Raises:
             StudyError: It waits or runs.
         """
-        if submission.state not in ENDED or not self._submissions.queue_again(submission, overrides, settings):
-            name, state = submission.name, self._submissions.get(submission.name).state
-            raise StudyError(
-                f"is {state}", "a sweep that has ended", spell_command(f"stop sweep={name}"), key="sweep", value=name
-            )
+        self.require_ended(submission)
+        if not self._submissions.queue_again(submission, overrides, settings):
+            raise _make_running_error(self._submissions.get(submission.name))
         self.wake()
         return self._submissions.get(submission.name)
+
+    def require_ended(self, submission: Submission) -> None:
+        """Refuse a sweep that waits or runs.
+
+        Raises:
+            StudyError: It has not ended.
+        """
+        if submission.state not in ENDED:
+            raise _make_running_error(submission)
+
+
+def _make_running_error(submission: Submission) -> StudyError:
+    name, fix = submission.name, spell_command(f"stop sweep={submission.name}")
+    return StudyError(f"is {submission.state}", "a sweep that has ended", fix, key="sweep", value=name)

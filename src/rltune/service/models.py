@@ -79,9 +79,10 @@ class ResumeBody(RequestBody):
 
 
 class RetryBody(RequestBody):
-    """The numbers of the failed trials to try again; null means all of them."""
+    """The numbers of the failed trials to try again, null means all of them, and the settings that change then."""
 
     trials: list[int] | None = None
+    overrides: Overrides = []
 
 
 class EnqueueBody(RequestBody):

@@ -172,23 +172,35 @@ class SweepService:
                 key="sweep",
                 value=name,
             )
-        settings = submission.settings
-        if overrides and submission.state in ENDED:
-            output_dir = str(self.folder.sweeps)
-            settings = self.run_check(check_change, overrides, output_dir, settings, is_wanted=is_wanted).settings
-        require_wanted(is_wanted)
-        self.dispatcher.resume(submission, overrides, settings)
+        self.dispatcher.resume(submission, overrides, self._change_ended(submission, overrides, is_wanted))
         return self.show(name)
 
-    def retry(self, name: str, trials: Sequence[int] | None = None) -> SweepDescription:
-        """Retry failed trials of a sweep; None means all of them.
+    def retry(
+        self,
+        name: str,
+        trials: Sequence[int] | None = None,
+        overrides: Sequence[str] = (),
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> SweepDescription:
+        """Retry failed trials of a sweep, possibly with changed settings.
+
+        Args:
+            name: The sweep.
+            trials: The trials' numbers; None means all that failed.
+            overrides: As for `resume`.
+            is_wanted: As for `resume`.
 
         Raises:
-            StudyError: There is no such trial that has failed.
+            ConfigError: The sweep cannot be run with these settings.
+            StudyError: There is no such trial that has failed, or settings change and the sweep has not ended.
         """
         submission = self.submissions.get(name)
+        if overrides:
+            self.dispatcher.require_ended(submission)
+        settings = self._change_ended(submission, overrides, is_wanted)
         request_retry(self._locate(name), trials)
-        self._resume_ended(submission)
+        if submission.state in ENDED:  # Otherwise its running driver reads the request in the ledger.
+            self.dispatcher.resume(submission, overrides, settings)
         return self.show(name)
 
     def enqueue(self, name: str, space: Mapping[str, Any]) -> SweepDescription:
@@ -244,6 +256,17 @@ class SweepService:
         """Make the reference of a sweep that has begun; raises as `require_begun` does."""
         self.require_begun(name)
         return SweepRef(name, self.folder.sweeps)
+
+    def _change_ended(
+        self, submission: Submission, overrides: Sequence[str], is_wanted: Callable[[], bool]
+    ) -> str | None:
+        """Return the settings of a sweep that has ended, checked with changes; without any, its own unchecked."""
+        settings = submission.settings
+        if overrides and submission.state in ENDED:
+            output_dir = str(self.folder.sweeps)
+            settings = self.run_check(check_change, overrides, output_dir, settings, is_wanted=is_wanted).settings
+        require_wanted(is_wanted)
+        return settings
 
     def _resume_ended(self, submission: Submission, overrides: Sequence[str] = ()) -> None:
         """Resume a sweep if it has ended, because only a running driver reads the request in the ledger."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -186,8 +186,8 @@ def compare_sweeps(
     """
     if isinstance(sweeps, str | os.PathLike):
         sweeps = [sweeps]
-    if not sweeps:
-        raise StudyError("names no sweep", "two or more sweeps", spell_command("list"), key="sweeps", value=[])
+    if not sweeps or not isinstance(sweeps, Iterable):
+        raise StudyError("names no sweep", "two or more sweeps", spell_command("list"), key="sweeps", value=sweeps)
     folders = [SweepRef.of(sweep, output_dir, storage).folder("sweeps") for sweep in sweeps]
     return compare_views([load_view(folder, ledger_url) for folder in folders])
 

@@ -17,8 +17,6 @@ from rltune.trial.recent_episodes import spell_time_limit
 from rltune.views.page import Section, describe_sweep
 from rltune.views.sweep_view import SweepView
 
-MAX_TRIALS = 10  # At the end of a sweep, at most this many trials are listed; `rltune show` lists all.
-
 
 def describe_end(
     view: SweepView, outcome: Outcome, tracking_uri: str | None = None, resume: str | None = None
@@ -30,7 +28,7 @@ def describe_end(
         tracking_uri: MLflow's address, without a login; None without tracking.
         resume: The command that resumes the sweep; None if nothing is left to do.
     """
-    return [*describe_sweep(view, outcome, MAX_TRIALS), _describe_next_steps(view, tracking_uri, resume)]
+    return [*describe_sweep(view, outcome, is_brief=True), _describe_next_steps(view, tracking_uri, resume)]
 
 
 def _describe_next_steps(view: SweepView, tracking_uri: str | None, resume: str | None) -> Section:

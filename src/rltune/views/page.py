@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rltune.algorithms.arguments import name_arguments, values_of
-from rltune.certification.description import MAX_METRICS, describe_result, explain_table, make_table
+from rltune.certification.description import MAX_METRICS, define_columns, describe_result, explain_table, make_table
 from rltune.envs.changes import is_measured_apart
 from rltune.envs.searched import is_of_env
 from rltune.envs.spec import EPISODE
@@ -29,6 +29,7 @@ from rltune.formatting import (
     spell_command,
 )
 from rltune.ledger.outcome import Outcome, explain_no_winner
+from rltune.ledger.sweep_folder import spell_output_dir
 from rltune.policies.acting import describe_acting
 from rltune.records import BASELINE, Direction
 from rltune.search.dimensions import Dimension
@@ -37,6 +38,7 @@ from rltune.trial.metrics import EPISODES_WITH, RECENT, RESTARTS
 from rltune.views.analysis import build_space
 from rltune.views.sweep_view import ORIGINS, SweepView, TrialSnapshot
 
+MAX_TRIALS = 10  # At the end of a sweep, at most this many trials are listed; `rltune show` lists all.
 MAX_NAMED = 8  # A line about failures names at most this many trials.
 
 
@@ -65,14 +67,15 @@ class Section:
 
 
 def describe_sweep(
-    view: SweepView, outcome: Outcome | None = None, max_trials: int | None = None, *, is_wide: bool = False
+    view: SweepView, outcome: Outcome | None = None, *, is_wide: bool = False, is_brief: bool = False
 ) -> list[Section]:
     """Describe a sweep as sections: status, trials, certification, failures, cost, results and verdict.
 
     Args:
         outcome: How it has ended; None if it has not, or if that cannot be read.
-        max_trials: The most trials that are listed; None lists all.
         is_wide: Whether there is room for a column of each parameter that differs between the trials.
+        is_brief: Whether it closes a sweep: it has at most `MAX_TRIALS` trials, the values of the winner alone, and no
+            definitions of columns, since ``rltune show`` has the rest.
 
     Returns:
         The sections in the order in which a terminal shows them, without those that have nothing to say.
@@ -80,9 +83,10 @@ def describe_sweep(
     status = f"{view.name}: {view.status}, {describe_counts(view)}"
     if outcome and (reason := outcome.reason or "").startswith("budget.") and view.num_trials > len(view.trials):
         status += f": {reason}"
-    sections = [Section("status", status), *_describe_trials(view, max_trials, is_wide)]
+    sections = [Section("status", status), *_describe_trials(view, is_wide, is_brief)]
     if certification := view.certification:
         notes = [f"baseline: {describe_baseline(view)}", *explain_table(certification, view.objective)]
+        notes += [] if is_brief else define_columns(certification)
         sections.append(Section("certification", "Certified on fresh seeds", make_table(certification), notes=notes))
     sections += [
         *_describe_failures(view),
@@ -90,7 +94,7 @@ def describe_sweep(
         *_describe_cost(view, outcome),
         *_describe_files(view),
     ]
-    return [*sections, *_describe_verdict(view)]
+    return [*sections, *_describe_verdict(view, is_brief)]
 
 
 def describe_counts(view: SweepView) -> str:
@@ -106,14 +110,14 @@ def describe_counts(view: SweepView) -> str:
     )
 
 
-def _describe_trials(view: SweepView, max_trials: int | None, is_wide: bool) -> Iterator[Section]:
+def _describe_trials(view: SweepView, is_wide: bool, is_brief: bool) -> Iterator[Section]:
     if not view.trials:
         return
     criteria, front = view.criteria, {trial.number for trial in view.front}
     second = [criteria.second] if criteria.second else []
     metrics = [name for name in view.metrics if name != criteria.second][:MAX_METRICS]
     score = "score" if criteria.direction is Direction.MAX else view.label
-    columns, notes = ["values"], []
+    columns, notes, facts = [] if is_brief else ["values"], [], []
     if is_wide:
         columns, common = _split_params(view)
         notes += [f"the same in all trials: {format_params(common)}"] if common else []
@@ -128,22 +132,24 @@ def _describe_trials(view: SweepView, max_trials: int | None, is_wide: bool) -> 
         "why it ended, or where it runs",
     )
     rows, best = [], None
-    for index, trial in enumerate(view.ordered[:max_trials]):
+    for index, trial in enumerate(view.ordered[: MAX_TRIALS if is_brief else None]):
         state = trial.state_word
         if trial.number == view.winner_trial:
             best, state = index, f"{state}, {view.winner_word}"
         row = [str(trial.number), state, format_objective(trial.score)]
         row += [format_objective(trial.second) + " *" * (trial.number in front)] if second else []
         row += [_format_metric(trial, name) for name in metrics]
-        values = [format_params(trial.params)]
+        values = [format_params(trial.params)] * len(columns)
         if is_wide:
             values = [format_value(trial.params[name]) if name in trial.params else "-" for name in columns]
         rows.append((*row, format_count(trial.env_steps), *values, trial.explanation))
-    if num_more := len(view.trials) - len(rows):
-        notes.append(f"{num_more} more: {spell_command(f'show sweep={view.name}')}")
+    if is_brief:
+        num_more = len(view.trials) - len(rows)
+        label = f"{num_more} more, with values and definitions" if num_more else "with values and definitions"
+        facts = [(label, spell_command(f"show sweep={view.name}{spell_output_dir(view.folder.parent)}"))]
     if second:
         notes.append(f"* on the Pareto front: no other complete trial beats it in both score and {criteria.second}")
-    yield Section("trials", "Trials, complete ones first", TextTable(headings, tuple(rows), best), notes=notes)
+    yield Section("trials", "Trials, complete ones first", TextTable(headings, tuple(rows), best), facts, notes)
 
 
 def _split_params(view: SweepView) -> tuple[list[str], dict[str, Any]]:
@@ -215,10 +221,11 @@ def _describe_cost(view: SweepView, outcome: Outcome | None) -> Iterator[Section
         f"{training} of training, summed over trials",
     ]
     if certify_s:
-        notes += [
-            f"{part}: {format_count(part_steps)} env steps, {format_duration(part_s)} of training"
-            for part, part_steps, part_s in (("search", steps, train_s), ("certification", certify_steps, certify_s))
-        ]
+        parts = (("search", steps, train_s), ("certification", certify_steps, certify_s))
+        notes[-1] += ": " + ", ".join(
+            f"{format_duration(part_s)} of the {part}'s {format_count(part_steps)} env steps"
+            for part, part_steps, part_s in parts
+        )
     if saved > 0:
         seconds = f", about {format_duration(saved * train_s / steps)} of training" if steps else ""
         share = f" ({saved / (steps + saved):.0%} of the search's)" if steps else ""
@@ -228,11 +235,10 @@ def _describe_cost(view: SweepView, outcome: Outcome | None) -> Iterator[Section
 
 def _describe_files(view: SweepView) -> Iterator[Section]:
     """List the paths of the results, and say whether the winner became the model's champion."""
-    facts, notes, report = [("folder", str(view.folder))], [], view.folder / "report" / "index.html"
-    if report.exists():
-        facts.append(("report", str(report)))
+    report, notes = view.folder / "report" / "index.html", []
+    facts = [("report", str(report)) if report.exists() else ("folder", str(view.folder))]
     if model := view.record.model:
-        facts.append(("model", f"{model['name']} version {model['version']}, {model['uri']}"))
+        facts.append(("model", model["uri"]))
         champion = "became" if model["champion"] else "did not become"
         notes.append(f"this version {champion} the champion of {model['name']}: {model['why']}")
     if view.charts:
@@ -242,11 +248,12 @@ def _describe_files(view: SweepView) -> Iterator[Section]:
     yield Section("files", "Results", facts=facts, notes=notes)
 
 
-def _describe_verdict(view: SweepView) -> Iterator[Section]:
+def _describe_verdict(view: SweepView, is_brief: bool) -> Iterator[Section]:
     if view.trials:
         has_fresh = view.certification or (view.winner or {}).get("evaluation")
         notes = [_explain_scores(view)] if has_fresh else []
-        yield Section("verdict", describe_verdict(view), notes=notes)
+        facts = [("values", format_params(view.best_params))] if is_brief and view.best_params else []
+        yield Section("verdict", describe_verdict(view), facts=facts, notes=notes)
 
 
 def _explain_scores(view: SweepView) -> str:

@@ -132,6 +132,17 @@ OBJECTS: dict[str, tuple[Callable[[], object], str, str]] = {
     "no policy": (lambda: rltune.load_policy(None), "policy", "rltune.load_policy("),  # type: ignore[arg-type]
     "nothing to play": (lambda: rltune.evaluate(None), "policy", "rltune.load_policy("),  # type: ignore[arg-type]
     "a count": (lambda: rltune.evaluate("p", episodes="9"), "episodes", "episodes=1"),  # type: ignore[arg-type]
+    "progress": (lambda: rltune.evaluate("p", progress=3), "progress", "print"),  # type: ignore[arg-type]
+    "a format": (lambda: rltune.export_policy("p", "p", format=3), "format", "onnx"),  # type: ignore[arg-type]
+    "no folder": (lambda: rltune.open_ledger(None), "folder", "rltune.open_sweep("),  # type: ignore[arg-type]
+    "no sweep's folder": (lambda: rltune.Sweep(None), "folder", "rltune.open_sweep("),  # type: ignore[arg-type]
+    "no sweep": (lambda: rltune.SweepRef(None), "sweep", "rltune.open_sweep("),  # type: ignore[arg-type]
+    "a folder of policies": (lambda: rltune.load_policy("sweep:s", output_dir=None), "output_dir", ""),  # type: ignore[arg-type]
+    "a storage": (lambda: rltune.SweepRef("s", storage=3), "storage", "storage=None"),  # type: ignore[arg-type]
+    "a ledger": (lambda: rltune.SweepRef("s", ledger_url=3), "ledger_url", "ledger_url=None"),  # type: ignore[arg-type]
+    "changes": (lambda: rltune.resume_sweep("s", changes="x"), "changes", "budget"),  # type: ignore[arg-type]
+    "no sweeps": (lambda: rltune.compare_sweeps(3), "sweeps", "list"),  # type: ignore[arg-type]
+    "a token": (lambda: rltune.Client("http://127.0.0.1:1", token=3), "token", "RLTUNE"),  # type: ignore[arg-type]
     "a seed": (lambda: rltune.evaluate("p", seed=None), "seed", "seed=0"),  # type: ignore[arg-type]
 }
 

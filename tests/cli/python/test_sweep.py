@@ -191,6 +191,13 @@ def test_a_resume_may_leave_out_code_that_is_not_here(folder, monkeypatch):
     assert "tracking" in refused.value.allowed
 
 
+def test_a_setting_without_its_name_does_not_resume_a_sweep(folder):
+    with pytest.raises(StudyError) as refused:
+        rltune.open_sweep(write_bounded(folder / "s")).resume("budget.trials=48")
+    assert refused.value.key == "changes"
+    assert "resume(budget=" in refused.value.fix
+
+
 def test_a_resume_keeps_what_trials_were_judged_by(folder):
     sweep = rltune.open_sweep(write_bounded(folder / "s"))
     with pytest.raises(StudyError) as refused:

@@ -228,14 +228,24 @@ def test_a_running_sweep_tries_again_what_was_asked(mine, stream):
     assert "resume" not in stream.getvalue(), "its driver tries it"
 
 
+def test_what_a_running_sweep_endures_does_not_change_with_a_retry(mine, stream):
+    mine.begin()
+    mine.fail(0)
+    with mine.drive(), pytest.raises(StudyError) as refused:
+        retry_failed(mine.ref, changes={"env": {"restarts": 20, "max_copies": None}}, stream=stream)
+    assert (refused.value.key, refused.value.value) == ("env.restarts", 20)
+    assert "stop sweep=mine" in refused.value.fix
+    assert mine.ledger.read_requests() == []
+
+
 def test_one_that_does_not_run_is_gone_on_with(mine, stream, monkeypatch):
     mine.begin()
     mine.fail(0)
     mine.end("failed")
     resumed = []
-    monkeypatch.setattr("rltune.driver.run.resume_sweep", lambda ref, **_: resumed.append(ref))
-    retry_failed(mine.ref, stream=stream)
-    assert resumed == [mine.ref]
+    monkeypatch.setattr("rltune.driver.run.resume_sweep", lambda ref, **given: resumed.append((ref, given["changes"])))
+    retry_failed(mine.ref, changes={"env": {"restarts": 20}}, stream=stream)
+    assert resumed == [(mine.ref, {"env": {"restarts": 20}})]
     assert [request.payload for request in mine.ledger.read_requests(RETRY)] == [{TRIALS: [0], CERTIFY: []}]
 
 

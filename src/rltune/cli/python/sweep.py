@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from html import escape
@@ -18,6 +19,7 @@ from rltune.formatting import format_objective, format_params
 from rltune.ledger.ledger import Ledger
 from rltune.ledger.outcome import Outcome
 from rltune.ledger.storage import open_ledger
+from rltune.ledger.sweep_folder import require_path
 from rltune.ledger.sweep_ref import SweepRef
 from rltune.records import TRIALS
 from rltune.views.description import describe
@@ -97,9 +99,11 @@ class Sweep:
         folder: The sweep's folder.
     """
 
-    def __init__(self, folder: Path, ledger_url: str | None = None) -> None:
-        self.folder, self.name = folder, folder.name
-        self._ref = SweepRef(folder.name, folder.parent, ledger_url=ledger_url)
+    def __init__(self, folder: str | os.PathLike[str], ledger_url: str | None = None) -> None:
+        require_path("folder", folder, "the path of a sweep's folder")
+        self.folder = Path(folder)
+        self.name = self.folder.name
+        self._ref = SweepRef(self.name, self.folder.parent, ledger_url=ledger_url)
         with self._ledger():  # Raises an error now, rather than at the first property, if the folder has no ledger.
             pass
 
@@ -206,12 +210,19 @@ class Sweep:
 
         return html.write_report(self.folder, ledger_url=self._ref.ledger_url) / html.PAGE
 
-    def resume(self, **changes: Any) -> Sweep:
+    def resume(self, *words: object, **changes: Any) -> Sweep:
         """Resume the sweep if it was interrupted, or extend it if it has ended, see `rltune.resume_sweep`.
 
         Args:
+            words: None: settings are given by name.
             changes: The settings to change, such as ``budget={"trials": 48}``.
+
+        Raises:
+            StudyError: A setting has no name, or the sweep cannot be resumed.
         """
+        for word in words:
+            allowed, fix = "settings by name, or none", '.resume(budget={"trials": 48})'
+            raise StudyError("is no setting by name", allowed, fix, key="changes", value=word)
         from rltune.driver.run import resume_sweep
 
         resume_sweep(self._ref, changes=changes, stream=find_stream())

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from rltune.algorithms.arguments import build_search_space, name_arguments
 from rltune.checkpoints.store import find_store
+from rltune.config.changes import ENDURANCE
 from rltune.config.settings_file import read_identity
 from rltune.driver.requests.handle import SweepHandle, open_handle
 from rltune.errors import ConfigError, StudyError
-from rltune.formatting import STATE_WORDS, format_number, format_params, spell_command
+from rltune.formatting import STATE_WORDS, flatten_settings, format_number, format_params, spell_command
 from rltune.ledger.handover import fetch_sweep
 from rltune.ledger.sweep_ref import SweepRef
 from rltune.records import CERTIFY, ENQUEUE, RETRY, STOP, TRIALS
@@ -192,7 +193,7 @@ def retry_failed(
         The outcome of the resumed sweep; None if its own driver retries them, or was stopped meanwhile.
 
     Raises:
-        StudyError: As for `request_retry`, or the sweep cannot be resumed.
+        StudyError: As for `request_retry`, the sweep cannot be resumed, or it runs and has to end before it can change.
     """
     with contextlib.ExitStack() as stack:
         sweep = stack.enter_context(open_handle(ref))
@@ -201,6 +202,16 @@ def retry_failed(
             fetch_sweep(find_store(read_identity(sweep.folder)), for_driver=True)
             sweep = stack.enter_context(open_handle(ref))
         name, numbers = sweep.name, _choose_failed(sweep, trials)
+        endured = [(key, value) for key, value in flatten_settings(changes or {}) if key in ENDURANCE]
+        key, value = next(((key, value) for key, value in endured if value is not None), ("", None))
+        if key and (driver := sweep.find_driver()):
+            raise StudyError(
+                f": {name} runs with its own, by {driver}",
+                "changes of a sweep that does not run",
+                f"{spell_command(f'stop sweep={name}')}, then the same command; without {key} it retries at once",
+                key=key,
+                value=value,
+            )
         request = sweep.send(RETRY, numbers)
         if driver := sweep.find_driver():
             _print(stream, f"{name}: its driver, {driver}, was asked to retry {_describe(numbers)}")

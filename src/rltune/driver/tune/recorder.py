@@ -374,8 +374,7 @@ class Recorder(Callback):
         more, folder = f"env.restarts={max(3, 2 * env.restarts)}", self._plan.folder
         self.sweep.console.note(
             f"{record.name} has failed in its environment: {more} makes a failed copy again and goes on; for this "
-            f"sweep, once it has ended or was stopped: {make_resume_command(folder)} {more}, then "
-            f"{make_resume_command(folder, command='retry')}"
+            f"sweep, once it has ended or was stopped: {make_resume_command(folder, command='retry')} {more}"
         )
 
     def _retry(self, event: _Event) -> None:
