@@ -47,8 +47,8 @@ def explain_failed_make(spec: EnvSpec, error: Exception, before: BaseException |
     of_class = find_class(spec.id)
     entry = of_class or registry.get(spec.id.rpartition(":")[2])
     point = load_entry_point(entry) if entry else None
-    if refused := find_refused(error):
-        return make_foreign_error(spec, refused[0], point)
+    if (kind := find_refused(error)) is not None:
+        return make_foreign_error(spec, kind, point)
     # Gymnasium raises a new TypeError from a constructor's own, whose traceback has the constructor's lines.
     if isinstance(error, TypeError) and isinstance(before, TypeError) and not find_place(error):
         error = before
@@ -186,8 +186,8 @@ def _make_missing_error(spec: EnvSpec, missing: Mapping[str, bool]) -> ConfigErr
     )
 
 
-def find_refused(error: BaseException) -> tuple[type] | tuple[()]:
-    """Return the class of what an entry point has made, if ``gymnasium.make`` refused it as no environment; else empty.
+def find_refused(error: BaseException) -> type | None:
+    """Return the class of what an entry point has made, if ``gymnasium.make`` refused it as no environment; else None.
 
     Only the function's own variable has it (Gymnasium 1.2).
     """
@@ -195,10 +195,10 @@ def find_refused(error: BaseException) -> tuple[type] | tuple[()]:
 
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     if frame.f_code is not gymnasium.make.__code__ or "env" not in frame.f_locals:
-        return ()
+        return None
     made = frame.f_locals["env"]
     is_pettingzoo = type(made).__module__.partition(".")[0] == "pettingzoo"
-    return (type(made.unwrapped if is_pettingzoo else made),)
+    return type(made.unwrapped if is_pettingzoo else made)
 
 
 def make_foreign_error(spec: EnvSpec, kind: type, maker: Any = None) -> ConfigError:
