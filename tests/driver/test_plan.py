@@ -83,8 +83,22 @@ def test_a_first_verdict_before_the_first_episode_is_noted(make, env_steps, grac
 
 def test_a_budget_that_no_episode_may_fit_into_is_noted(make):
     several = {"scheduler": {"kind": "none", "args": {}}, "algo__env_runners__num_envs_per_env_runner": 8}
-    (note,) = make(**several, env__id="Pendulum-v1", budget__env_steps=1_599, published__env_steps=None).notes
-    assert "budget.env_steps=1599" in note
+    notes = make(**several, env__id="Pendulum-v1", budget__env_steps=1_599, published__env_steps=None).notes
+    assert sum("budget.env_steps=1599" in note and "trials in which no episode ends" in note for note in notes) == 1
+
+
+@pytest.mark.parametrize(
+    ("env_steps", "trials", "steps"), [(4_095, 48, "4,096"), (4_096, 48, None), (255, 1, "256"), (256, 1, None)]
+)
+def test_an_update_that_collects_more_than_a_trial_has_is_noted(make, env_steps, trials, steps):
+    """The space goes to batches of 4,096 steps; the only configuration of one trial has 256."""
+    notes = make(budget__env_steps=env_steps, budget__trials=trials).notes
+    assert [steps] * bool(steps) == [note.split()[4] for note in notes if "an update may collect" in note]
+
+
+def test_batches_from_a_replay_memory_are_no_steps_of_the_environment(request_of):
+    notes = make_plan(request_of("algo=sac", "env=pendulum", "budget.env_steps=100", *SAFE)).notes
+    assert not any("an update may collect" in note for note in notes)
 
 
 def test_few_trials_of_a_wide_network_get_the_cpus_that_would_idle(make):

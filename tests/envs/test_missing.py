@@ -23,6 +23,9 @@ FILES = {
     "my_game.py": "import grid_game\n",
     "my_own.py": "import absent_own.parts\n",
     "my_camera.py": "import sys\nsys.modules['cv2'] = None\nimport cv2\n",
+    "old_game/__init__.py": "raise ModuleNotFoundError('as setuptools had it', name='pkg_resources')\n",
+    "old_game-1.0.dist-info/METADATA": "Name: old-game\nVersion: 1.0\nRequires-Dist: setuptools>=40\n",
+    "old_game-1.0.dist-info/RECORD": "old_game/__init__.py,,\n",
     "my_words.py": "raise ModuleNotFoundError('get the simulator from its maker')\n",
     "my_part.py": "import numpy.absent_part\n",
 }
@@ -50,10 +53,21 @@ def test_all_that_a_package_requires_is_named_at_once(module, tmp_path, monkeypa
 
 @pytest.mark.parametrize(
     ("module", "command"),
-    [("my_own", None), ("my_words", None), ("my_part", None), ("my_camera", "pip install opencv-python")],
+    [
+        ("my_own", None),
+        ("my_words", None),
+        ("my_part", None),
+        ("my_camera", "pip install opencv-python"),
+        ("old_game", "pip install 'setuptools<82'"),
+    ],
 )
 def test_no_command_installs_a_package_that_no_author_names(module, command, tmp_path, monkeypatch):
     monkeypatch.delitem(importlib.sys.modules, "cv2", raising=False)
     fix = suggest_installation(fail(tmp_path, monkeypatch, module))
     assert re.findall("pip install .*", fix) == ([command] if command else [])
     assert fix.endswith("absent_own") == (module == "my_own")
+
+
+def test_a_module_of_older_versions_keeps_what_its_importer_requires(tmp_path, monkeypatch):
+    monkeypatch.setattr("rltune.envs.missing.find_version", lambda name: None)
+    assert suggest_installation(fail(tmp_path, monkeypatch, "old_game")) == "pip install 'setuptools<82,>=40'"

@@ -383,6 +383,7 @@ def make_plan(config: RunConfig, begun: Path | None = None, meanwhile: Callable[
         searched_note,
         *score_notes,
         _describe_few_steps(config),
+        _describe_long_updates(config, space, [*warm_starts, *portfolio], row),
         None if score.episodes else _describe_late_episodes(config, facts, row),
         _describe_missing_key(),
         *portfolio_notes,
@@ -733,6 +734,30 @@ def _describe_few_steps(config: RunConfig) -> str | None:
     return (
         f"the tuned settings, which are tried first and are the baseline, were published for {published:,} environment "
         f"steps; with budget.env_steps={budget} they may do worse than their source says"
+    )
+
+
+def _describe_long_updates(
+    config: RunConfig, space: Space, known: Sequence[Mapping[str, Any]], row: Capabilities | None
+) -> str | None:
+    """Return a note if an update of what may be tried collects more steps than a trial has; else None.
+
+    Args:
+        known: The configurations that are tried first; if there are more trials, then any of the space may follow.
+    """
+    if row is None or row.data != "rollouts":
+        return None
+    name, budget, trials = "train_batch_size_per_learner", config.budget.env_steps, config.budget.trials
+    usual = (config.algo.get("training") or {}).get(name)
+    tried = [*known[:trials], *(space.corners() if trials > len(known) else ())]
+    sizes = [size for values in tried if isinstance(size := values.get(name, usual), int)]
+    steps = max(sizes, default=0) * max(count_learners(config.algo), 1)
+    if steps <= budget:
+        return None
+    return (
+        f"an update may collect {steps:,} environment steps ({name}), and a trial ends after a whole one: some take "
+        f"more than budget.env_steps={budget}. A larger budget, or smaller batches and minibatches (space.{name}, "
+        "space.minibatch_size), makes them alike"
     )
 
 

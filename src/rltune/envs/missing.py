@@ -18,11 +18,12 @@ from rltune.installed import find_version, list_requirements
 PACKAGES = {
     "cv2": "opencv-python",
     "PIL": "pillow",
+    "pkg_resources": "setuptools<82",
     "skimage": "scikit-image",
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
 }
-"""Packages that are not called as the module that they have."""
+"""What to install for modules whose package has another name, or has them in its older versions alone."""
 
 OWN = ("importlib", "rltune", "gymnasium", "runpy", "__main__")
 """Who imports environments, and lacks nothing."""
@@ -37,7 +38,8 @@ def suggest_installation(error: ModuleNotFoundError) -> str:
     module = (error.name or "").partition(".")[0]
     packages = _list_lacking(error)
     if module in PACKAGES:
-        packages.setdefault(canonicalize_name(PACKAGES[module]), Requirement(PACKAGES[module]))
+        wanted = Requirement(PACKAGES[module])
+        packages.setdefault(canonicalize_name(wanted.name), wanted).specifier &= wanted.specifier
     names = [f"{each.name} @ {each.url}" if each.url else f"{each.name}{each.specifier}" for each in packages.values()]
     command = f"pip install {' '.join(map(shlex.quote, names))}"
     if not module or module in sys.modules or module in PACKAGES or canonicalize_name(module) in packages:
