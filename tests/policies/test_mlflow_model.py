@@ -12,7 +12,9 @@ import mlflow
 import numpy as np
 import pytest
 from checkpoints import OBSERVATIONS
+from gymnasium import spaces as S
 
+from rltune.envs.facts import describe_space
 from rltune.policies.mlflow_model import make_model_arguments
 from tests.policies.bundles import BOX, write_linear
 from tests.policies.rllib_modules import some_observations
@@ -80,3 +82,22 @@ def test_a_model_acts_as_its_policy_or_as_it_is_told(tmp_path):
         assert len(set(model.predict(rows))) == default
         assert set(model.predict(rows, params={"deterministic": True})) == {0}
         assert len(set(model.predict(rows, params={"deterministic": False}))) == 2
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        S.Discrete(5),
+        S.MultiDiscrete([[2, 3], [4, 5]]),
+        S.Tuple([S.Box(-1, 1, (2,)), S.Discrete(3)]),
+        S.Tuple([S.Tuple([S.MultiBinary(2)]), S.Dict({"a": S.Box(-1, 1, (2, 2)), "obs": S.Discrete(2)})]),
+        S.Dict({"arm": S.Dict({"angle": S.Box(-1, 1, ())}), "tools": S.Tuple([S.Discrete(3), S.MultiBinary(2)])}),
+        S.Dict({"obs": S.Box(-1, 1, (2,)), "state": S.Discrete(2)}),
+    ],
+    ids=["number", "numbers", "tuple", "tuple of parts", "dict of parts", "dict of the model's keys"],
+)
+def test_the_model_of_any_observations_has_an_example_that_it_takes(space, tmp_path):
+    folder = write_linear(tmp_path / "policy", describe_space(space))
+    mlflow.pyfunc.save_model(tmp_path / "model", **make_model_arguments(folder))
+    model = mlflow.pyfunc.load_model(str(tmp_path / "model"))
+    assert model.predict(model.input_example).shape == (2,)

@@ -320,6 +320,10 @@ class Layout:
         names = {leaf.name: leaf.path for leaf in self.leaves if leaf.path or leaf.kind != MASK}
         return nest({path: leaves[name] for name, path in names.items()}) if set(names) == set(leaves) else None
 
+    def name_leaves(self, observation: Any) -> dict[str, Any]:
+        """Return the leaves of an observation, or of a batch, by their names, as `read_named` takes them."""
+        return {leaf.name: _find(leaf, observation) for leaf in self.leaves if leaf.path or leaf.kind != MASK}
+
     def stack(self, observations: Sequence[Any], read_mask: Callable[[Any], Any] = lambda mask: mask) -> Any:
         """Stack single observations into one batch, in which each leaf has one more axis in front.
 

@@ -53,8 +53,11 @@ def _make_example(policy: Policy | MultiAgentPolicy) -> tuple[Any, Mapping[Any, 
     """Make an example of the model's inputs and outputs by name, for MLflow's signature."""
     if isinstance(policy, MultiAgentPolicy):
         batches = {agent: _sample_batch(policy.policies[owner]) for agent, owner in policy.owners.items()}
-        return batches, policy.act(batches)
+        return {
+            agent: _name_parts(policy.policies[policy.owners[agent]], batch) for agent, batch in batches.items()
+        }, policy.act(batches)
     batch = _sample_batch(policy)
+    example = _name_parts(policy, batch)
     mask = np.ones((2, policy.layout.mask.shape[0]), np.int8) if policy.layout.mask else None
     memory: Any = np.zeros((2, policy.memory_size), np.float32)
     if policy.extractor and policy.graph is None:  # Only the code of its extractor could act, which is not run here.
@@ -67,9 +70,14 @@ def _make_example(policy: Policy | MultiAgentPolicy) -> tuple[Any, Mapping[Any, 
     outputs: dict[Any, Any] = {f"actions.{part.name}" if part.path else None: leaf for part, leaf in leaves}
     if policy.memory_size:
         outputs = {"actions" if name is None else name: leaf for name, leaf in outputs.items()}
-        inputs = {"obs": batch, "state": memory} | ({"action_mask": mask} if policy.needs_mask else {})
+        inputs = {"obs": example, "state": memory} | ({"action_mask": mask} if policy.needs_mask else {})
         return inputs, {**outputs, "state": memory}
-    return {"obs": batch, "action_mask": mask} if policy.needs_mask else batch, outputs
+    return {"obs": example, "action_mask": mask} if policy.needs_mask else example, outputs
+
+
+def _name_parts(policy: Policy, batch: Any) -> Any:
+    """Return a batch with its parts by name, if it has any: MLflow takes no tuples, and those of two for parameters."""
+    return policy.layout.name_leaves(batch) if policy.layout.leaves[0].path else batch
 
 
 def _sample_batch(policy: Policy) -> Any:
