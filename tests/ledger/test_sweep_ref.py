@@ -101,6 +101,10 @@ def test_the_copy_of_a_reference_with_another_name_keeps_the_login() -> None:
         (["env.id=canal:Canal-v0"], "canal.py", "budget.trials", False),
         (["+env.kwargs.rain=data/rain.csv"], "data/rain.csv", "env.kwargs.rain", True),
         (["+env.kwargs.rain=data/rain.csv"], "rain.csv", "env.kwargs.rain", False),
+        (["+env.kwargs.rain=data/rain.csv"], "data/rain.csv", "", True),
+        (["+env.kwargs.side=home"], "home", "", False),
+        (["+env.kwargs.side=home"], "home", "env.id", False),
+        (["+env.kwargs.side=home"], "home", "env.kwargs.side", True),
     ],
 )
 def test_an_error_names_the_folder_that_has_what_the_environment_lacks_here(

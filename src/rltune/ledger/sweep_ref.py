@@ -197,8 +197,14 @@ def name_start(ref: SweepRef) -> Iterator[None]:
                 package = (env["id"].rpartition(":")[0] or env["id"]).partition(".")[0]
                 is_here = not package.isidentifier() or importlib.util.find_spec(package) is not None
                 needed = [] if is_here else [f"{package}.py", package]
-                texts = [value for _, value in flatten_settings(env.get("kwargs") or {}) if isinstance(value, str)]
-                needed += [text for text in texts if text and not Path(text).exists()]
+                # A word may be the name of some folder above by chance, such as home; a path or a file's name is none.
+                needed += [
+                    value
+                    for name, value in flatten_settings(env.get("kwargs") or {})
+                    if isinstance(value, str)
+                    and (error.key == f"env.kwargs.{name}" or Path(value).suffix or len(Path(value).parts) > 1)
+                    and not Path(value).exists()
+                ]
                 starts = ((above, name) for above in folder.parents for name in needed if (above / name).exists())
                 for start, name in starts:
                     where = (
