@@ -84,9 +84,20 @@ class Table(Walk):
         np.loadtxt(weather)
 
 
+class Lost(Walk):
+    def __init__(self, value: str) -> None:
+        raise FileNotFoundError("there is no display: start Xvfb")
+
+
 class Wrong(Walk):
     def __init__(self) -> None:
         len(3)  # type: ignore[arg-type]
+
+
+class OwnSpec(Walk):
+    @property
+    def spec(self) -> None:  # type: ignore[override]
+        return None
 
 
 class Plain:
@@ -116,6 +127,7 @@ def registered() -> Iterator[None]:
         Away,
         Reading,
         Table,
+        Lost,
         Wrong,
         Plain,
         make_plain,
@@ -218,6 +230,14 @@ def test_what_is_no_environment_names_its_base_class(name: str, fix: str) -> Non
     assert "gymnasium.Env" in refused.fix
 
 
+@pytest.mark.parametrize("maker", [OwnSpec, lambda: OwnSpec()])
+def test_an_environment_that_gymnasium_refuses_for_what_it_does_is_one(maker: Any) -> None:
+    gym.register("Refused-v0", entry_point=maker)
+    refused = refuse("Refused")
+    assert "AttributeError" in refused.what
+    assert "derive" not in str(refused)
+
+
 def test_an_environment_of_the_old_gym_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     old = type("Env", (), {"__module__": "gym.core"})
     gym.register("Old-v0", entry_point=type("Old", (old,), {"__module__": "walk"}))
@@ -251,6 +271,13 @@ def test_a_file_that_a_library_does_not_name_is_the_argument_that_is_missing(
         check_env(EnvSpec("Table-v0", {"kind": "b", "weather": "data/rain.csv"}))
     assert (refused.value.key, refused.value.value) == ("env.kwargs.weather", "data/rain.csv")
     assert str(tmp_path) in refused.value.what
+
+
+@pytest.mark.parametrize("value", ["1.5", "sim.local", "x" * 300 + ".y"])
+def test_an_argument_is_no_missing_file_that_the_error_does_not_name(value: str) -> None:
+    refused = refuse("Lost", value=value)
+    assert (refused.key, refused.value) == ("env.id", "Lost-v0")
+    assert "start Xvfb" in refused.what
 
 
 @pytest.mark.parametrize("base", [("pettingzoo.utils.env", "ParallelEnv"), BASE])
