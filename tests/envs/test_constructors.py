@@ -89,6 +89,11 @@ class Lost(Walk):
         raise FileNotFoundError("there is no display: start Xvfb")
 
 
+class Outer(Walk):
+    def __init__(self, inner: str) -> None:
+        self.inner = gym.make(inner)
+
+
 class Wrong(Walk):
     def __init__(self) -> None:
         len(3)  # type: ignore[arg-type]
@@ -128,6 +133,7 @@ def registered() -> Iterator[None]:
         Reading,
         Table,
         Lost,
+        Outer,
         Wrong,
         Plain,
         make_plain,
@@ -196,6 +202,8 @@ def test_an_unknown_argument_is_named_with_those_there_are(name: str, kwargs: di
         ("Away", {"port": 1}, "is not running on port 1 (test_constructors.py, line"),
         ("Wrong", {}, "TypeError: object of type 'int' has no len() (test_constructors.py, line"),
         ("Any_", {"a": 1}, "TypeError: no arguments today (test_constructors.py, line"),
+        ("Outer", {"inner": "Absent-v0"}, "NameNotFound: Environment `Absent` doesn't exist"),
+        ("Outer", {"inner": "absent/Walk-v0"}, "NamespaceNotFound: Namespace absent not found."),
     ],
 )
 def test_a_constructors_own_error_is_shown_with_its_line(name: str, kwargs: dict[str, Any], words: str) -> None:
