@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import ray
 import ray.actor
-from ray._private import auto_init_hook, parameter, services
+from ray._private import auto_init_hook, parameter, services, state
 
 from rltune.compat import patching
 from rltune.compat.ray_start import (
@@ -69,6 +69,21 @@ def test_ray_starts_without_what_a_sweep_does_not_need(dashboard):
         assert (params.no_monitor, params.include_log_monitor) == (True, False)
         assert (services.start_api_server is own) is dashboard
     assert services.start_api_server is own
+
+
+@pytest.mark.parametrize(("ends", "waits"), [(None, 3), (1, 1)])
+def test_a_node_is_waited_for_as_long_as_its_raylet_runs(ends, waits, monkeypatch):
+    tables = [[], [], [{"NodeID": "a"}]]
+    known = SimpleNamespace(
+        _initialize_global_state=lambda options: None, node_table=lambda: tables.pop(0), get_node=lambda name: {}
+    )
+    monkeypatch.setattr(state, "GlobalState", lambda: known)
+    monkeypatch.setattr(services, "_get_gcs_client_options", lambda address: None)
+    monkeypatch.setattr(services, "start_raylet", lambda: SimpleNamespace(process=SimpleNamespace(poll=lambda: ends)))
+    with start_without_extras(dashboard=False):
+        services.start_raylet()
+        services.get_node("address", "a")
+    assert len(tables) == 3 - waits
 
 
 def test_workers_start_by_our_script_once_the_raylet_is_known(monkeypatch):

@@ -71,6 +71,7 @@ def test_a_command_is_advised_what_it_has():
     assert fix == "episodes=5"
     assert "'episodes'" in allowed
     assert advise("fmt", "onnx", {"format": "onnx", "out": None})[1] == "format=onnx"
+    assert advise("env.speed", "4", {"env": {"restarts": None, "max_copies": None}})[1] == ""
 
 
 def test_another_tools_option_is_translated():

@@ -84,9 +84,25 @@ class Table(Walk):
         np.loadtxt(weather)
 
 
+class Lost(Walk):
+    def __init__(self, value: str) -> None:
+        raise FileNotFoundError("there is no display: start Xvfb")
+
+
+class Outer(Walk):
+    def __init__(self, inner: str) -> None:
+        self.inner = gym.make(inner)
+
+
 class Wrong(Walk):
     def __init__(self) -> None:
         len(3)  # type: ignore[arg-type]
+
+
+class OwnSpec(Walk):
+    @property
+    def spec(self) -> None:  # type: ignore[override]
+        return None
 
 
 class Plain:
@@ -116,6 +132,8 @@ def registered() -> Iterator[None]:
         Away,
         Reading,
         Table,
+        Lost,
+        Outer,
         Wrong,
         Plain,
         make_plain,
@@ -184,6 +202,8 @@ def test_an_unknown_argument_is_named_with_those_there_are(name: str, kwargs: di
         ("Away", {"port": 1}, "is not running on port 1 (test_constructors.py, line"),
         ("Wrong", {}, "TypeError: object of type 'int' has no len() (test_constructors.py, line"),
         ("Any_", {"a": 1}, "TypeError: no arguments today (test_constructors.py, line"),
+        ("Outer", {"inner": "Absent-v0"}, "NameNotFound: Environment `Absent` doesn't exist"),
+        ("Outer", {"inner": "absent/Walk-v0"}, "NamespaceNotFound: Namespace absent not found."),
     ],
 )
 def test_a_constructors_own_error_is_shown_with_its_line(name: str, kwargs: dict[str, Any], words: str) -> None:
@@ -216,6 +236,14 @@ def test_what_is_no_environment_names_its_base_class(name: str, fix: str) -> Non
     assert "does not derive from gymnasium.Env" in refused.what
     assert refused.fix.startswith(fix)
     assert "gymnasium.Env" in refused.fix
+
+
+@pytest.mark.parametrize("maker", [OwnSpec, lambda: OwnSpec()])
+def test_an_environment_that_gymnasium_refuses_for_what_it_does_is_one(maker: Any) -> None:
+    gym.register("Refused-v0", entry_point=maker)
+    refused = refuse("Refused")
+    assert "AttributeError" in refused.what
+    assert "derive" not in str(refused)
 
 
 def test_an_environment_of_the_old_gym_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,6 +279,13 @@ def test_a_file_that_a_library_does_not_name_is_the_argument_that_is_missing(
         check_env(EnvSpec("Table-v0", {"kind": "b", "weather": "data/rain.csv"}))
     assert (refused.value.key, refused.value.value) == ("env.kwargs.weather", "data/rain.csv")
     assert str(tmp_path) in refused.value.what
+
+
+@pytest.mark.parametrize("value", ["1.5", "sim.local", "x" * 300 + ".y"])
+def test_an_argument_is_no_missing_file_that_the_error_does_not_name(value: str) -> None:
+    refused = refuse("Lost", value=value)
+    assert (refused.key, refused.value) == ("env.id", "Lost-v0")
+    assert "start Xvfb" in refused.what
 
 
 @pytest.mark.parametrize("base", [("pettingzoo.utils.env", "ParallelEnv"), BASE])

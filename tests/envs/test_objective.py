@@ -75,7 +75,7 @@ def test_a_missing_key_is_told_before_the_first_trial() -> None:
     check_env(spec(key="succes", missing=0.0))
 
 
-@pytest.mark.parametrize("function", ["reads_a_missing_key", "exits", "gives_nothing"])
+@pytest.mark.parametrize("function", ["reads_a_missing_key", "exits", "gives_nothing", "gives_a_huge_number"])
 def test_a_function_without_a_score_is_named_and_not_the_environment(function: str) -> None:
     objective = {"kind": f"judged:{function}", "direction": "max"}
     for call in (lambda: make_score(objective)(7.0, 3, {}, {}), lambda: check_env(spec(**objective, key=None))):

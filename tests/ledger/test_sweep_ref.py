@@ -99,8 +99,14 @@ def test_the_copy_of_a_reference_with_another_name_keeps_the_login() -> None:
         (["env.id=canal:Canal-v0"], "canal.py", "", True),
         (["env.id=canal:Canal-v0"], "other.py", "env.id", False),
         (["env.id=canal:Canal-v0"], "canal.py", "budget.trials", False),
+        (["objective.kind=canal:score"], "canal.py", "objective.kind", True),
+        (["env.wrappers=[{entry_point: 'canal.parts:Canal'}]"], "canal/parts.py", "env.wrappers[0].entry_point", True),
         (["+env.kwargs.rain=data/rain.csv"], "data/rain.csv", "env.kwargs.rain", True),
         (["+env.kwargs.rain=data/rain.csv"], "rain.csv", "env.kwargs.rain", False),
+        (["+env.kwargs.rain=data/rain.csv"], "data/rain.csv", "", True),
+        (["+env.kwargs.side=home"], "home", "", False),
+        (["+env.kwargs.side=home"], "home", "env.id", False),
+        (["+env.kwargs.side=home"], "home", "env.kwargs.side", True),
     ],
 )
 def test_an_error_names_the_folder_that_has_what_the_environment_lacks_here(

@@ -7,6 +7,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 from ended import make_certification, write_sweep
 
@@ -41,6 +43,16 @@ def test_certified_sweeps_are_compared_with_the_first(tmp_path: Path) -> None:
     text, page = comparison.save(tmp_path / "comparison")
     assert text.read_text() == comparison.markdown()
     assert "Plotly.newPlot" in page.read_text()
+
+
+@pytest.mark.parametrize("names", [np.array(["one", "two"]), pd.Series(["one", "two"]), iter(["one", "two"])])
+def test_the_names_may_be_in_any_collection(names: Any, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        write_sweep(tmp_path / name, 3, make_certification())
+    assert [row.name for row in compare_sweeps(names, tmp_path).rows] == ["one", "two"]
+    with pytest.raises(StudyError) as refused:
+        compare_sweeps(names[:0] if hasattr(names, "size") else names, tmp_path)
+    assert refused.value.key == "sweeps"
 
 
 def test_names_of_others_change_neither_terminal_nor_page(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def advise(key: str, value: Any, settings: Mapping[str, Any]) -> tuple[str, str]
         allowed = answer.note
     if group == "env.per_copy":
         return "arguments of the environment's constructor, which + adds", f"'+{key}={spell(value)}'"
-    if not meant and key.startswith("env."):
+    if not meant and key.startswith("env.") and "kwargs" in find_group(settings, "env"):
         return allowed, f"+env.kwargs.{last}={value}, if the environment takes it"
     return allowed, translate(meant, value) if meant else ""
 

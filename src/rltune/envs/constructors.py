@@ -6,6 +6,7 @@ import inspect
 import shlex
 import traceback
 from collections.abc import Callable, Mapping
+from os.path import exists
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -92,8 +93,9 @@ def make_file_error(arguments: Mapping[str, Any], error: BaseException | None, p
     if not isinstance(error, FileNotFoundError):
         return None
     texts = [(name, value) for name, value in flatten_settings(arguments) if isinstance(value, str)]
-    if error.filename is None:  # NumPy's own, for example, does not say of which file.
-        named = [(name, text) for name, text in texts if Path(text).suffix and not Path(text).exists()]
+    if error.filename is None:  # NumPy's own, for example, has the file in its words alone.
+        words = str(error)
+        named = [(name, text) for name, text in texts if Path(text).suffix and text in words and not exists(text)]
     else:
         named = [(name, text) for name, text in texts if text == error.filename]
     if not named or Path(named[0][1]).is_absolute():
@@ -197,6 +199,8 @@ def find_refused(error: BaseException) -> type | None:
     if frame.f_code is not gymnasium.make.__code__ or "env" not in frame.f_locals:
         return None
     made = frame.f_locals["env"]
+    if isinstance(made, gymnasium.Env):  # It was refused for another reason, such as what its property `spec` gives.
+        return ()
     is_pettingzoo = type(made).__module__.partition(".")[0] == "pettingzoo"
     return type(made.unwrapped if is_pettingzoo else made)
 

@@ -125,7 +125,7 @@ class EpisodeMeter:
             info: That of its last step.
 
         Raises:
-            ConfigError: The user's function gives no score.
+            GuestError: The user's function raises, or gives no score.
         """
         values = self.collect()
         score = self._score(self.total, self.length, info, values)

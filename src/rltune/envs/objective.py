@@ -132,7 +132,7 @@ def _call_function(kind: str, function: Callable[..., Any], *episode: Any) -> fl
         raise error from fault.__cause__
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except Exception:  # Whatever its type raises: a tensor of two numbers is none, and an int may be too large.
         number = math.nan
     if not math.isfinite(number):
         problem = f"gives {value!r} for an episode"

@@ -355,6 +355,9 @@ def _explain_failed_make(spec: EnvSpec, exception: Exception, fault: GuestError)
         module, _, name = meant.rpartition(":")
         problem, allowed = f": {describe_exception(exception)}", f"{_list_registered(module)}; did you mean '{name}'?"
         raise ConfigError("env.id", spec.id, problem, allowed, f"env.id={meant}") from None
+    is_known = spec.id.rpartition(":")[2] in gymnasium.registry or find_class(spec.id) is not None
+    if is_known and isinstance(exception, gymnasium.error.UnregisteredEnv):  # Of another one, which its own code makes.
+        raise explain_failed_make(spec, exception, before) from None
     try:
         raise exception
     except gymnasium.error.DependencyNotInstalled as error:
@@ -380,8 +383,7 @@ def _explain_failed_make(spec: EnvSpec, exception: Exception, fault: GuestError)
             suggest_installation(error),
         ) from None
     except Exception as error:
-        is_registered = spec.id.rpartition(":")[2] in gymnasium.registry
-        if isinstance(error, gymnasium.error.Error) and not (is_registered or find_class(spec.id)):
+        if isinstance(error, gymnasium.error.Error) and not is_known:
             raise _explain_unknown(spec, describe_exception(error)) from None  # It is malformed, or deprecated.
         if is_address_in_use(error):
             problem = f"cannot be made: {describe_exception(error)}"

@@ -53,7 +53,8 @@ def require_path(key: str, value: object, allowed: str) -> None:
         StudyError: It is of another type.
     """
     if not isinstance(value, str | os.PathLike):
-        raise StudyError("is no path", allowed, 'rltune.open_sweep("latest")', key=key, value=value)
+        fix = 'output_dir="outputs"' if key == "output_dir" else 'rltune.open_sweep("latest")'
+        raise StudyError("is no path", allowed, fix, key=key, value=value)
 
 
 def make_resume_command(folder: Path, settings: Mapping[str, Any] | None = None, command: str = "resume") -> str:

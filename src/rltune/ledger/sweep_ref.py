@@ -185,20 +185,31 @@ class SweepRef:
 def name_start(ref: SweepRef) -> Iterator[None]:
     """Let an error of a sweep's environment name the folder of the sweep's start, if this one lacks what that one has.
 
-    It is the folder above the sweep's that has the module of the environment, or a file among its arguments.
+    It is the folder above the sweep's that has a module of the environment, of a wrapper or of the objective, or a file
+    among the environment's arguments.
     """
     try:
         yield
     except RltuneError as error:
-        if not error.key or error.key.startswith(("env.id", "env.kwargs")):
+        if not error.key or error.key.startswith(("env.id", "env.kwargs", "env.wrappers", "objective.kind")):
             with contextlib.suppress(RltuneError, OSError, ValueError):
                 folder = ref.folder()
-                env = read_settings(folder)["env"]
-                package = (env["id"].rpartition(":")[0] or env["id"]).partition(".")[0]
-                is_here = not package.isidentifier() or importlib.util.find_spec(package) is not None
-                needed = [] if is_here else [f"{package}.py", package]
-                texts = [value for _, value in flatten_settings(env.get("kwargs") or {}) if isinstance(value, str)]
-                needed += [text for text in texts if text and not Path(text).exists()]
+                settings = read_settings(folder)
+                env = settings["env"]
+                scored = str((settings.get("objective") or {}).get("kind"))
+                points = [scored, *(each["entry_point"] for each in env.get("wrappers") or [])]
+                modules = [env["id"].rpartition(":")[0] or env["id"], *(point.rpartition(":")[0] for point in points)]
+                packages = [package for module in modules if (package := module.partition(".")[0]).isidentifier()]
+                lacking = [package for package in packages if importlib.util.find_spec(package) is None]
+                needed = [name for package in lacking for name in (f"{package}.py", package)]
+                # A word may be the name of some folder above by chance, such as home; a path or a file's name is none.
+                needed += [
+                    value
+                    for name, value in flatten_settings(env.get("kwargs") or {})
+                    if isinstance(value, str)
+                    and (error.key == f"env.kwargs.{name}" or Path(value).suffix or len(Path(value).parts) > 1)
+                    and not Path(value).exists()
+                ]
                 starts = ((above, name) for above in folder.parents for name in needed if (above / name).exists())
                 for start, name in starts:
                     where = (

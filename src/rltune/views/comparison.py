@@ -166,7 +166,7 @@ class Comparison:
 
 
 def compare_sweeps(
-    sweeps: Sequence[str | os.PathLike[str]],
+    sweeps: Iterable[str | os.PathLike[str]],
     output_dir: str | Path = "outputs",
     storage: str | None = None,
     ledger_url: str | None = None,
@@ -184,11 +184,14 @@ def compare_sweeps(
         StudyError: There is no such sweep, a sweep has no winner, or the environments, their arguments or wrappers, or
             the objectives differ.
     """
+    named: list[Any] = []
     if isinstance(sweeps, str | os.PathLike):
-        sweeps = [sweeps]
-    if not sweeps or not isinstance(sweeps, Iterable):
+        named = [sweeps]
+    elif isinstance(sweeps, Iterable):  # An array or a generator has no truth value that says whether it is empty.
+        named = [*sweeps]
+    if not named:
         raise StudyError("names no sweep", "two or more sweeps", spell_command("list"), key="sweeps", value=sweeps)
-    folders = [SweepRef.of(sweep, output_dir, storage).folder("sweeps") for sweep in sweeps]
+    folders = [SweepRef.of(sweep, output_dir, storage).folder("sweeps") for sweep in named]
     return compare_views([load_view(folder, ledger_url) for folder in folders])
 
 

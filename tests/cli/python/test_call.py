@@ -126,7 +126,7 @@ OBJECTS: dict[str, tuple[Callable[[], object], str, str]] = {
     "one with an id": (lambda: rltune.check_sweep(env=gymnasium.make("CartPole-v1")), "env", "'CartPole-v1'"),
     "a function": (lambda: rltune.check_sweep(env=lambda: Walk()), "env", "gymnasium.register"),
     "a folder": (lambda: rltune.check_sweep(config_dir=3), "config_dir", "conf"),  # type: ignore[arg-type]
-    "a folder of sweeps": (lambda: rltune.open_sweep("s", output_dir=None), "output_dir", ""),  # type: ignore[arg-type]
+    "a folder of sweeps": (lambda: rltune.open_sweep("s", output_dir=None), "output_dir", "outputs"),  # type: ignore[arg-type]
     "settings": (lambda: rltune.run_sweep({}), "config", "rltune.sweep("),  # type: ignore[arg-type]
     "an address": (lambda: rltune.Client(8288), "address", "http://"),  # type: ignore[arg-type]
     "no policy": (lambda: rltune.load_policy(None), "policy", "rltune.load_policy("),  # type: ignore[arg-type]
@@ -137,7 +137,7 @@ OBJECTS: dict[str, tuple[Callable[[], object], str, str]] = {
     "no folder": (lambda: rltune.open_ledger(None), "folder", "rltune.open_sweep("),  # type: ignore[arg-type]
     "no sweep's folder": (lambda: rltune.Sweep(None), "folder", "rltune.open_sweep("),  # type: ignore[arg-type]
     "no sweep": (lambda: rltune.SweepRef(None), "sweep", "rltune.open_sweep("),  # type: ignore[arg-type]
-    "a folder of policies": (lambda: rltune.load_policy("sweep:s", output_dir=None), "output_dir", ""),  # type: ignore[arg-type]
+    "a folder of policies": (lambda: rltune.load_policy("sweep:s", output_dir=None), "output_dir", "outputs"),  # type: ignore[arg-type]
     "a storage": (lambda: rltune.SweepRef("s", storage=3), "storage", "storage=None"),  # type: ignore[arg-type]
     "a ledger": (lambda: rltune.SweepRef("s", ledger_url=3), "ledger_url", "ledger_url=None"),  # type: ignore[arg-type]
     "changes": (lambda: rltune.resume_sweep("s", changes="x"), "changes", "budget"),  # type: ignore[arg-type]
