@@ -200,7 +200,7 @@ def find_refused(error: BaseException) -> type | None:
         return None
     made = frame.f_locals["env"]
     if isinstance(made, gymnasium.Env):  # It was refused for another reason, such as what its property `spec` gives.
-        return ()
+        return None
     is_pettingzoo = type(made).__module__.partition(".")[0] == "pettingzoo"
     return type(made.unwrapped if is_pettingzoo else made)
 
