@@ -15,6 +15,9 @@ from checkpoints import OBSERVATIONS
 from gymnasium import spaces as S
 
 from rltune.envs.facts import describe_space
+from rltune.envs.layout import make_space
+from rltune.envs.observations import make_layout
+from rltune.policies.bundle_reader import POLICIES
 from rltune.policies.mlflow_model import make_model_arguments
 from tests.policies.bundles import BOX, write_linear
 from tests.policies.rllib_modules import some_observations
@@ -84,20 +87,39 @@ def test_a_model_acts_as_its_policy_or_as_it_is_told(tmp_path):
         assert len(set(model.predict(rows, params={"deterministic": False}))) == 2
 
 
-@pytest.mark.parametrize(
-    "space",
-    [
-        S.Discrete(5),
-        S.MultiDiscrete([[2, 3], [4, 5]]),
-        S.Tuple([S.Box(-1, 1, (2,)), S.Discrete(3)]),
-        S.Tuple([S.Tuple([S.MultiBinary(2)]), S.Dict({"a": S.Box(-1, 1, (2, 2)), "obs": S.Discrete(2)})]),
-        S.Dict({"arm": S.Dict({"angle": S.Box(-1, 1, ())}), "tools": S.Tuple([S.Discrete(3), S.MultiBinary(2)])}),
-        S.Dict({"obs": S.Box(-1, 1, (2,)), "state": S.Discrete(2)}),
-    ],
-    ids=["number", "numbers", "tuple", "tuple of parts", "dict of parts", "dict of the model's keys"],
-)
-def test_the_model_of_any_observations_has_an_example_that_it_takes(space, tmp_path):
-    folder = write_linear(tmp_path / "policy", describe_space(space))
-    mlflow.pyfunc.save_model(tmp_path / "model", **make_model_arguments(folder))
-    model = mlflow.pyfunc.load_model(str(tmp_path / "model"))
-    assert model.predict(model.input_example).shape == (2,)
+SPACES = {
+    "number": S.Discrete(5),
+    "numbers": S.MultiDiscrete([[2, 3], [4, 5]]),
+    "tuple": S.Tuple([S.Box(-1, 1, (2,)), S.Discrete(3)]),
+    "tuple of parts": S.Tuple([S.Tuple([S.MultiBinary(2)]), S.Dict({"a": S.Box(-1, 1, (2, 2)), "obs": S.Discrete(2)})]),
+    "dict of parts": S.Dict(
+        {"arm": S.Dict({"angle": S.Box(-1, 1, ())}), "tools": S.Tuple([S.Discrete(3), S.MultiBinary(2)])}
+    ),
+    "dict of the model's keys": S.Dict({"obs": S.Box(-1, 1, (2,)), "state": S.Discrete(2)}),
+}
+
+
+@pytest.mark.parametrize("flags", [0, 2], ids=["", "masked"])
+@pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
+def test_the_model_of_any_observations_has_an_example_that_it_takes(space, flags, tmp_path):
+    layout = make_layout(make_space(describe_space(space)), None, *([()] if flags else []), num_flags=flags)
+    write_linear(tmp_path / "policy", describe_space(space), layout=layout.to_dict())
+    assert save_and_predict(tmp_path).shape == (2,)
+
+
+def test_the_model_of_several_agents_has_an_example_that_it_takes(tmp_path):
+    owners = {}
+    for number, (name, space) in enumerate(SPACES.items()):
+        write_linear(tmp_path / "policy" / POLICIES / str(number), describe_space(space))
+        owners[name] = str(number)
+    (tmp_path / "policy" / "policy.json").write_text(json.dumps({"format": 1, "owners": owners}))
+    assert {agent: actions.shape for agent, actions in save_and_predict(tmp_path).items()} == dict.fromkeys(
+        owners, (2,)
+    )
+
+
+def save_and_predict(folder):
+    """Save the model of the policy in a folder there, load it, and return its answer to its example."""
+    mlflow.pyfunc.save_model(folder / "model", **make_model_arguments(folder / "policy"))
+    model = mlflow.pyfunc.load_model(str(folder / "model"))
+    return model.predict(model.input_example)

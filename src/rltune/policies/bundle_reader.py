@@ -797,6 +797,8 @@ class BundlePolicy:
                 ``BEYOND`` times the width of its range.
         """
         for leaf in self.layout.leaves:
+            if leaf is self.layout.mask and not leaf.path:  # It is beside the observations.
+                continue
             space, part = self.spaces["observation"], obs
             try:
                 for key in leaf.path:

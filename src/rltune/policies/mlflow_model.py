@@ -42,7 +42,7 @@ def make_model_arguments(folder: str | Path, carried: Mapping[str, Any] | None =
         "artifacts": {"policy": str(folder)},
         "code_paths": [str(path) for path in (source / "bundle_reader.py", actions.__file__, layout.__file__)],
         "signature": ModelSignature(outputs=Schema(specs), params=ParamSchema([way])),
-        "input_example": example,
+        "input_example": _spell(example),
         # A torch version such as "2.9+cpu" is not on PyPI under its local tag, so the tag is removed.
         "pip_requirements": [f"{name}=={version(name).split('+')[0]}" for name in packages],
         "metadata": {"rltune": {"info": policy.info, "spaces": policy.spaces, **(carried or {})}},
@@ -78,6 +78,16 @@ def _make_example(policy: Policy | MultiAgentPolicy) -> tuple[Any, Mapping[Any, 
 def _name_parts(policy: Policy, batch: Any) -> Any:
     """Return a batch with its parts by name, if it has any: MLflow takes no tuples, and those of two for parameters."""
     return policy.layout.name_leaves(batch) if policy.layout.leaves[0].path else batch
+
+
+def _spell(example: Any) -> Any:
+    """Return an example as MLflow takes it: an array, a dict of arrays, or a dict without any, but with lists."""
+    if not isinstance(example, dict) or not any(isinstance(part, dict) for part in example.values()):
+        return example
+    return {
+        key: {name: array.tolist() for name, array in part.items()} if isinstance(part, dict) else part.tolist()
+        for key, part in example.items()
+    }
 
 
 def _sample_batch(policy: Policy) -> Any:
