@@ -253,7 +253,7 @@ def _start(cluster: ClusterConfig, modules: Sequence[str]) -> None:
         with start_in_own_session(), start_without_extras(cluster.dashboard):
             _init_local(cluster, machine, modules)
     except Exception as error:
-        # Ray raises a plain Exception if its node is not up within 30 s (Ray 2.60).
+        # Ray raises a plain Exception if its node is not up in time (Ray 2.60).
         raise UnavailableError(
             f": Ray did not start ({describe_exception(error)})",
             "a machine with time and memory for Ray's own processes; their logs are in "

@@ -262,7 +262,7 @@ def _explain_scores(view: SweepView) -> str:
     if played := (view.settings.get("score") or {}).get("episodes"):
         score = f"the {format_number(played, 'greedy episode')} of a report, the same at each report"
     else:
-        score = "mean training return with exploration (last twentieth of the steps)"
+        score = f"mean {view.objective.name} of training, with exploration (last twentieth of the steps)"
     return f"score = {score}; {other}, acting greedily unless sampling does better"
 
 
