@@ -107,6 +107,17 @@ def test_the_model_of_any_observations_has_an_example_that_it_takes(space, flags
     assert save_and_predict(tmp_path).shape == (2,)
 
 
+def test_an_observations_own_mask_allows_an_action_in_the_example(tmp_path):
+    space = S.Tuple([S.Dict({"m": S.MultiBinary(2), "x": S.Discrete(3)}), S.Box(-1, 1, (2,))])
+    layout = make_layout(make_space(describe_space(space)), None, (0, "m"), num_flags=2)
+    head = {"type": "Linear", "in_features": 5, "out_features": 2}
+    more = {"layout": layout.to_dict(), "layers": {"encoder": [], "head": [head]}}
+    write_linear(tmp_path / "policy", describe_space(space), **more)
+    weights = {"head.0.weight": np.zeros((2, 5), np.float32), "head.0.bias": np.zeros(2, np.float32)}
+    np.savez(tmp_path / "policy" / "weights.npz", **weights)
+    assert save_and_predict(tmp_path).shape == (2,)
+
+
 def test_the_model_of_several_agents_has_an_example_that_it_takes(tmp_path):
     owners = {}
     for number, (name, space) in enumerate(SPACES.items()):

@@ -93,4 +93,8 @@ def _spell(example: Any) -> Any:
 def _sample_batch(policy: Policy) -> Any:
     space = policy.observation_space
     space.seed(0)
-    return policy.stack([space.sample() for _ in range(2)])
+    batch, mask = policy.stack([space.sample() for _ in range(2)]), policy.layout.mask
+    if mask and mask.path:  # A mask that is drawn may forbid every action.
+        leaves = policy.layout.name_leaves(batch)
+        batch = policy.layout.read_named(leaves | {mask.name: np.ones_like(leaves[mask.name])})
+    return batch
